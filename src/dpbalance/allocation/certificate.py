@@ -1,0 +1,149 @@
+"""Is step 1 really optimal? A bound on what anyone could reach, from block prices alone, by code that solves nothing.
+
+Step 1 divides what is left between analysts along their total demand D_i. In scaled form, with y_i = mu_i a_i x_i and
+A_ki = D_ik / (left_k mu_i a_i), it maximises over A y <= 1
+
+    F(y) = w log W(y) + c log sum y,    W(y) = (mean_i y_i^(1-beta))^(1/(1-beta)),    w = |1-beta|/beta,  c = lam - w.
+
+For any prices p >= 0 on the blocks let q = A' p. Hoelder's inequality gives, with no trust in how y was found (c = 0),
+
+    log W* <= log(sum p / M) + beta/(1-beta) log mean q_i^((beta-1)/beta)
+
+(-mean log q at beta = 1, -log min q at 0, -log mean q at infinity). For c > 0, F is concave and dF.y = w + c, so
+F* - F(y) <= sum p * max_i (dF_i / q_i) - (w + c). For lam = 0 the shares are equal and one full block proves them.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from dpbalance.allocation.valuation import Flags
+from dpbalance.market.round import Floats, Indices, Round
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Shares:
+    """Step 1's answer with all it takes to check it."""
+
+    beta: float
+    lam: float | None
+    order: Indices
+    """The order of each block at which the round was divided."""
+    admitted: Flags
+    """Pipelines whose demands were summed."""
+    weight: Floats
+    """a_i."""
+    upper: Floats
+    """Largest useful x_i, infinite without caps."""
+    take: Floats
+    """x_i: the multiple of its total demand each analyst is offered."""
+    price: Floats
+    """One for each block; what certifies the answer."""
+    bound_price: Floats
+    """One for each analyst's upper bound."""
+    certifiable: bool = True
+    """False for 0 < lam < |1-beta|/beta, where the optimum is searched for, not proven."""
+    as_printed: bool = False
+    """The paper's printed constraint, which may hand out more than is left."""
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """What the certificate says about shares."""
+
+    violation: float
+    """How far any block is overfilled, as a share of what is left of it."""
+    gap: float | None
+    """How far log W (or F) may be from the best possible; None when not certifiable or nobody takes part."""
+
+
+def verify(round_: Round, shares: Shares) -> Verdict:
+    """Recompute every row of step 1 from the round and bound its optimality gap."""
+    demands = _totals(round_, shares)
+    left = np.take_along_axis(round_.available, shares.order[:, None], axis=1)[:, 0].astype(np.float64)
+    capacity = np.take_along_axis(round_.capacity, shares.order[:, None], axis=1)[:, 0].astype(np.float64)
+    activity = np.zeros(len(left))
+    utility, pull, prices = [], [], float(np.sum(shares.price))
+    for analyst, (block, amount) in demands.items():
+        scale = float(np.max(amount / capacity[block])) * float(shares.weight[analyst])
+        take = float(shares.take[analyst])
+        factor = float(shares.weight[analyst]) if shares.as_printed else 1.0
+        np.add.at(activity, block, amount * (take * factor))
+        upper = float(shares.upper[analyst])
+        bound = float(shares.bound_price[analyst])
+        utility.append(scale * take)
+        pull.append(
+            factor * float(np.sum(shares.price[block] * amount / left[block])) / scale
+            + (bound / (upper * scale) if np.isfinite(upper) else 0.0)
+        )
+        prices += bound
+    touched = activity > 0
+    over = np.max(activity[touched] / left[touched] - 1.0, initial=0.0)
+    if not utility or not shares.certifiable:
+        return Verdict(float(over), None)
+    return Verdict(float(over), gap(np.array(utility), np.array(pull), prices, shares.beta, shares.lam))
+
+
+def gap(y: Floats, q: Floats, prices: float, beta: float, lam: float | None) -> float:
+    """The certified distance from the optimum of positive y, given q = A' p and sum p."""
+    if lam == 0:
+        return float(np.max(np.log(y))) - float(np.min(np.log(y))) + np.log(max(prices / float(q @ y), 1.0))
+    strength = np.inf if beta == 0 else abs(1.0 - beta) / beta
+    if lam is None or lam == strength:
+        return upper_bound(q, prices, beta) - log_welfare(y, beta)
+    if np.isinf(lam) or beta == 1:
+        return upper_bound(q, prices, 0.0) - log_welfare(y, 0.0)
+    extra = lam - strength
+    powers = (1.0 - beta) * np.log(y)
+    own = np.exp(powers - np.max(powers))
+    gradient_times_y = strength * own / np.sum(own) + extra * y / np.sum(y)
+    return prices * float(np.max(gradient_times_y / (y * q))) - (strength + extra)
+
+
+def log_welfare(y: Floats, beta: float) -> float:
+    """log W(y), the logarithm of the generalised mean."""
+    with np.errstate(divide="ignore"):
+        log_y = np.log(y)
+    if beta == 1:
+        return float(np.mean(log_y))
+    if np.isinf(beta):
+        return float(np.min(log_y))
+    return _log_mean_exp((1.0 - beta) * log_y) / (1.0 - beta)
+
+
+def upper_bound(q: Floats, prices: float, beta: float) -> float:
+    """The largest log W any feasible y can have, by Hoelder's inequality; infinite if an analyst pays nothing."""
+    if not np.min(q) > 0 or not prices > 0:
+        return float("inf")
+    log_q = np.log(q)
+    head = float(np.log(prices / len(q)))
+    if beta == 0:
+        return head - float(np.min(log_q))
+    if beta == 1:
+        return head - float(np.mean(log_q))
+    if np.isinf(beta):
+        return head - _log_mean_exp(log_q)
+    return head + beta / (1.0 - beta) * _log_mean_exp((beta - 1.0) / beta * log_q)
+
+
+def _log_mean_exp(values: Floats) -> float:
+    top = float(np.max(values))
+    return top if np.isinf(top) else top + float(np.log(np.mean(np.exp(values - top))))
+
+
+def _totals(round_: Round, shares: Shares) -> dict[int, tuple[Indices, Floats]]:
+    """Per analyst that takes part: its blocks and the total of its admitted demands there."""
+    totals = {}
+    blocks = len(round_.blocks)
+    for analyst in range(len(round_.analysts)):
+        mine = np.flatnonzero((round_.owner == analyst) & shares.admitted)
+        if not len(mine):
+            continue
+        entries = np.concatenate([np.arange(round_.start[j], round_.start[j + 1]) for j in mine])
+        block = round_.block[entries]
+        amount = np.bincount(block, weights=round_.cost[entries, shares.order[block]], minlength=blocks)
+        asked = np.flatnonzero(amount)
+        totals[analyst] = (asked, amount[asked])
+    return totals

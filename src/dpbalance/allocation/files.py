@@ -1,0 +1,115 @@
+"""How is a decision written down? `dpbalance-allocation/1`."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from dpbalance.allocation.allocation import Allocation
+from dpbalance.allocation.valuation import Terms
+from dpbalance.errors import FileFormatError
+from dpbalance.market.files import amounts_to_json, fields, read_json
+from dpbalance.market.round import Round
+
+FORMAT = "dpbalance-allocation/1"
+
+FIELDS = {
+    "format",
+    "scheduler",
+    "options",
+    "grants",
+    "denied",
+    "analysts",
+    "metrics",
+    "left",
+    "proof",
+    "notes",
+}
+GRANT_FIELDS = {"pipeline", "analyst", "multiple", "cost"}
+
+
+def allocation_to_json(allocation: Allocation) -> dict[str, Any]:
+    """The `dpbalance-allocation/1` document of a decision."""
+    return {
+        "format": FORMAT,
+        "scheduler": allocation.scheduler,
+        "options": {key: _finite(value) for key, value in allocation.options.items()},
+        "grants": [asdict(grant) for grant in allocation.grants],
+        "denied": [
+            {
+                "pipeline": denial.pipeline,
+                "analyst": denial.analyst,
+                "reason": denial.reason,
+                "short": {each.block: each.short for each in denial.shortages},
+            }
+            for denial in allocation.denied
+        ],
+        "analysts": [asdict(each) for each in allocation.analysts],
+        "metrics": asdict(allocation.metrics),
+        "left": dict(
+            zip(
+                allocation.round.blocks,
+                amounts_to_json(allocation.left, allocation.round.orders is not None),
+                strict=True,
+            )
+        ),
+        "proof": {"violation": allocation.proof.violation, "gap": allocation.proof.gap},
+        "notes": list(allocation.notes),
+    }
+
+
+def write_allocation(allocation: Allocation, path: str | Path) -> None:
+    """Write a decision to a file."""
+    Path(path).write_text(json.dumps(allocation_to_json(allocation), indent=1) + "\n", encoding="utf-8")
+
+
+def read_allocation(path: str | Path, round_: Round) -> Allocation:
+    """Read a decision on this round back; grants whose names or costs do not belong to it are refused."""
+    return allocation_from_json(read_json(path), round_)
+
+
+def allocation_from_json(document: Any, round_: Round) -> Allocation:
+    """A decision out of a parsed document, its costs compared with the round's demands."""
+    fields(document, "the allocation", FIELDS, {"format", "scheduler", "grants"})
+    if document["format"] != FORMAT:
+        raise FileFormatError(f"format must be {FORMAT!r}, not {str(document['format'])[:60]!r}")
+    if not isinstance(document["grants"], list):
+        raise FileFormatError("grants must be a list")
+    position = {name: at for at, name in enumerate(round_.pipelines)}
+    multiple = np.zeros(len(round_.pipelines))
+    sequence = []
+    for index, grant in enumerate(document["grants"]):
+        fields(grant, f"grants[{index}]", GRANT_FIELDS, {"pipeline", "multiple"})
+        name = grant["pipeline"]
+        if name not in position:
+            raise FileFormatError(f"grants[{index}] names the unknown pipeline {str(name)[:60]!r}")
+        at, times = position[name], grant["multiple"]
+        if isinstance(times, bool) or not isinstance(times, (int, float)) or not 1 <= times < 1e15:
+            raise FileFormatError(f"grant of {name!r}: multiple must be a number of at least 1, not {times!r}")
+        if multiple[at]:
+            raise FileFormatError(f"pipeline {name!r} is granted twice")
+        multiple[at] = times
+        sequence.append(at)
+    options = document.get("options", {})
+    known = {key: float(options[key]) for key in ("beta", "tau") if isinstance(options.get(key), (int, float, str))}
+    allocation = Allocation(
+        round=round_,
+        scheduler=str(document["scheduler"]),
+        multiple=multiple,
+        options=options,
+        terms=Terms(**known),
+        sequence=tuple(sequence),
+    )
+    for written, recomputed in zip(document["grants"], allocation.grants, strict=True):
+        if "cost" in written and written["cost"] != recomputed.cost:
+            raise FileFormatError(f"grant of {recomputed.pipeline!r}: its cost is not its multiple of its demand")
+    return allocation
+
+
+def _finite(value: Any) -> Any:
+    """JSON has no infinity; options write it as the word the command line takes."""
+    return "inf" if isinstance(value, float) and np.isinf(value) else value

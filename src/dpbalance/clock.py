@@ -1,0 +1,55 @@
+"""What time is it, and what did chance say? The only door for both; every other room is told."""
+
+from __future__ import annotations
+
+import time
+from typing import Protocol
+
+import numpy as np
+
+
+class Clock(Protocol):
+    """Seconds since some fixed moment, and a way to let them pass."""
+
+    def now(self) -> float: ...
+
+    def sleep(self, seconds: float) -> None: ...
+
+
+class RealClock:
+    """Wall-clock seconds since the Unix epoch."""
+
+    def now(self) -> float:
+        return time.time()
+
+    def sleep(self, seconds: float) -> None:
+        time.sleep(max(0.0, seconds))
+
+
+class FakeClock:
+    """Time that passes only when told to.
+
+    >>> clock = FakeClock(10.0)
+    >>> clock.sleep(2.5)
+    >>> clock.now()
+    12.5
+    """
+
+    def __init__(self, start: float = 0.0) -> None:
+        self._now = start
+
+    def now(self) -> float:
+        return self._now
+
+    def sleep(self, seconds: float) -> None:
+        self._now += max(0.0, seconds)
+
+
+def stopwatch() -> float:
+    """Seconds of a clock that never goes back, for measuring how long something took."""
+    return time.perf_counter()
+
+
+def chance(seed: int) -> np.random.Generator:
+    """A stream of random numbers that depends on nothing but the seed."""
+    return np.random.default_rng(seed)

@@ -1,0 +1,88 @@
+"""What can go wrong, and how is it told? One tree of errors and one table of codes.
+
+    DPBalanceError
+        InputError            the caller gave something that cannot be used
+            AmountError
+            FileFormatError
+            OptionError
+            UnknownScheduler
+        BudgetExceeded        an allocation that would overspend or break a promise
+        SolverError           a kernel could not prove its answer
+        RecipeError           a training recipe without a finite cost
+
+A message is a sentence with the culprit and the numbers; `hint` is the next step. The code, the HTTP status and the
+exit status of each come from `TABLE`; docs/errors.md explains each of them under its code.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+
+class Row(NamedTuple):
+    code: str
+    http_status: int
+    exit_status: int
+
+
+class DPBalanceError(Exception):
+    """The root of everything this package raises on purpose."""
+
+    def __init__(self, message: str, *, hint: str = "") -> None:
+        super().__init__(message)
+        self.message = message
+        self.hint = hint
+
+    @property
+    def row(self) -> Row:
+        return TABLE[type(self).__name__]
+
+    def __str__(self) -> str:
+        text = f"{self.row.code} {type(self).__name__}: {self.message}"
+        return f"{text}. Try: {self.hint}" if self.hint else text
+
+
+class InputError(DPBalanceError):
+    """Something given by the caller cannot be used."""
+
+
+class AmountError(InputError):
+    """A privacy amount that is not a finite, non-negative number in range."""
+
+
+class FileFormatError(InputError):
+    """A file that is not what it should be; names the place in the file."""
+
+
+class OptionError(InputError):
+    """An option that does not exist or has a value it cannot have."""
+
+
+class UnknownScheduler(InputError):
+    """No scheduler of this name is registered."""
+
+
+class BudgetExceeded(DPBalanceError):
+    """An allocation would spend more than is left, or breaks the one-or-more rule."""
+
+
+class SolverError(DPBalanceError):
+    """A kernel ended without an answer it can prove."""
+
+
+class RecipeError(InputError):
+    """A training recipe that has no finite privacy cost at the asked orders."""
+
+
+TABLE: dict[str, Row] = {
+    "DPBalanceError": Row("DPB-100", 500, 1),
+    "InputError": Row("DPB-101", 422, 3),
+    "AmountError": Row("DPB-102", 422, 3),
+    "FileFormatError": Row("DPB-103", 400, 3),
+    "OptionError": Row("DPB-104", 422, 4),
+    "UnknownScheduler": Row("DPB-105", 404, 4),
+    "RecipeError": Row("DPB-106", 422, 3),
+    "BudgetExceeded": Row("DPB-203", 409, 5),
+    "SolverError": Row("DPB-301", 500, 6),
+}
+"""Name of the error: its code, the HTTP status and the exit status. Exit 2 is a wrong command line, as everywhere."""

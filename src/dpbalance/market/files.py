@@ -1,0 +1,189 @@
+"""How is a round written down? `dpbalance-round/1`: strict to read, exact to write."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from dpbalance.amounts import Units, epsilons
+from dpbalance.demand.pipeline import Pipeline
+from dpbalance.errors import DPBalanceError, FileFormatError
+from dpbalance.market.block import Block
+from dpbalance.market.round import Round
+
+FORMAT = "dpbalance-round/1"
+
+ROUND_FIELDS = {"format", "orders", "now", "blocks", "pipelines"}
+BLOCK_FIELDS = {"id", "capacity", "spent", "unlocked"}
+PIPELINE_FIELDS = {"id", "analyst", "submitted", "weight", "loss", "max_multiple", "demand"}
+
+MAX_FILE_BYTES = 2**31
+"""A larger file is refused unread; rounds of that size are built from arrays."""
+
+
+def read_round(path: str | Path) -> Round:
+    """Read and check a round file; whatever is wrong comes back as one sentence that names the culprit."""
+    document = read_json(path)
+    try:
+        return round_from_json(document)
+    except DPBalanceError as problem:
+        raise type(problem)(f"{path}: {problem.message}", hint=problem.hint) from None
+
+
+def write_round(round_: Round, path: str | Path) -> None:
+    """Write a round so that reading it gives the same whole-number amounts back."""
+    Path(path).write_text(json.dumps(round_to_json(round_), indent=1) + "\n", encoding="utf-8")
+
+
+def read_json(path: str | Path) -> Any:
+    """The JSON document in a file, without duplicate keys, NaN or infinities."""
+    try:
+        size = Path(path).stat().st_size
+        if size > MAX_FILE_BYTES:
+            raise FileFormatError(f"{path} has {size} bytes, more than the {MAX_FILE_BYTES} that are read")
+        text = Path(path).read_bytes().decode("utf-8")
+        return json.loads(text, object_pairs_hook=_object, parse_constant=_refuse_constant)
+    except OSError as problem:
+        raise FileFormatError(f"cannot read {path}: {problem.strerror or problem}") from None
+    except UnicodeDecodeError as problem:
+        raise FileFormatError(f"{path} is not UTF-8 text: {problem.reason} at byte {problem.start}") from None
+    except json.JSONDecodeError as problem:
+        raise FileFormatError(f"{path} is not JSON: {problem.msg} at line {problem.lineno}") from None
+    except RecursionError:
+        raise FileFormatError(f"{path} is not a document of ours: it nests too deeply") from None
+    except MemoryError:
+        raise FileFormatError(f"{path} does not fit in memory") from None
+    except ValueError as problem:
+        raise FileFormatError(f"{path} is not JSON: {problem}") from None
+
+
+def round_from_json(document: Any) -> Round:
+    """A round out of a parsed `dpbalance-round/1` document."""
+    fields(document, "the round", ROUND_FIELDS, {"format", "blocks", "pipelines"})
+    if document["format"] != FORMAT:
+        raise FileFormatError(f"format must be {FORMAT!r}, not {str(document['format'])[:60]!r}")
+    orders = document.get("orders")
+    if orders is not None and not isinstance(orders, list):
+        raise FileFormatError(f"orders must be null or a list of numbers, not {str(orders)[:60]!r}")
+    return Round.build(
+        list(_blocks(document["blocks"])),
+        list(_pipelines(document["pipelines"])),
+        orders=orders,
+        now=document.get("now", 0.0),
+    )
+
+
+def round_to_json(round_: Round) -> dict[str, Any]:
+    """The `dpbalance-round/1` document of a round."""
+    several = round_.orders is not None
+    cost = amounts_to_json(round_.cost, several)
+    names = [round_.blocks[at] for at in round_.block]
+    pipelines = []
+    for at, name in enumerate(round_.pipelines):
+        begin, end = int(round_.start[at]), int(round_.start[at + 1])
+        cap = float(round_.max_multiple[at])
+        pipelines.append(
+            {
+                "id": name,
+                "analyst": round_.analysts[int(round_.owner[at])],
+                "submitted": float(round_.submitted[at]),
+                "weight": float(round_.weight[at]),
+                "loss": float(round_.loss[at]),
+                "max_multiple": cap if np.isfinite(cap) else None,
+                "demand": dict(zip(names[begin:end], cost[begin:end], strict=True)),
+            }
+        )
+    columns = zip(
+        round_.blocks,
+        amounts_to_json(round_.capacity, several),
+        amounts_to_json(round_.spent, several),
+        amounts_to_json(round_.unlocked, several),
+        strict=True,
+    )
+    blocks = [{"id": i, "capacity": c, "spent": s, "unlocked": u} for i, c, s, u in columns]
+    orders = list(round_.orders) if round_.orders is not None else None
+    return {"format": FORMAT, "orders": orders, "now": round_.now, "blocks": blocks, "pipelines": pipelines}
+
+
+def amounts_to_json(units: Units, several: bool) -> list[Any]:
+    """One number for each row, or a list of them with several orders."""
+    table = epsilons(units)
+    listed: list[Any] = (table if several else table[:, 0]).tolist()
+    return listed
+
+
+def fields(value: Any, what: str, known: set[str], required: set[str]) -> None:
+    """Refuse anything that is not an object with the required and only the known fields."""
+    if not isinstance(value, dict):
+        raise FileFormatError(f"{what} must be an object, not {str(value)[:60]!r}")
+    unknown = sorted(set(value) - known)
+    if unknown:
+        raise FileFormatError(f"{what} has the unknown field {unknown[0]!r}; known are {', '.join(sorted(known))}")
+    missing = sorted(required - set(value))
+    if missing:
+        raise FileFormatError(f"{what} lacks the field {missing[0]!r}")
+
+
+def _blocks(listed: Any) -> Iterable[Block]:
+    for at, value in enumerate(_list(listed, "blocks")):
+        what = _named(value, f"blocks[{at}]", "block")
+        fields(value, what, BLOCK_FIELDS, {"id", "capacity"})
+        yield Block(
+            id=_text(value["id"], f"{what}: id"),
+            capacity=value["capacity"],
+            spent=value.get("spent", 0.0),
+            unlocked=value.get("unlocked"),
+        )
+
+
+def _pipelines(listed: Any) -> Iterable[Pipeline]:
+    for at, value in enumerate(_list(listed, "pipelines")):
+        what = _named(value, f"pipelines[{at}]", "pipeline")
+        fields(value, what, PIPELINE_FIELDS, {"id", "analyst", "demand"})
+        if not isinstance(value["demand"], dict):
+            raise FileFormatError(f"{what}: demand must be an object of block: amount")
+        yield Pipeline(
+            id=_text(value["id"], f"{what}: id"),
+            analyst=_text(value["analyst"], f"{what}: analyst"),
+            demand=value["demand"],
+            submitted=value.get("submitted"),
+            weight=value.get("weight", 1.0),
+            loss=value.get("loss", 1.0),
+            max_multiple=value.get("max_multiple"),
+        )
+
+
+def _named(value: Any, place: str, kind: str) -> str:
+    name = value.get("id") if isinstance(value, dict) else None
+    return f"{kind} {name!r}" if isinstance(name, str) else place
+
+
+def _list(value: Any, what: str) -> list[Any]:
+    if not isinstance(value, list):
+        raise FileFormatError(f"{what} must be a list, not {str(value)[:60]!r}")
+    return value
+
+
+def _text(value: Any, what: str) -> str:
+    if not isinstance(value, str) or not value:
+        raise FileFormatError(f"{what} must be a non-empty text, not {str(value)[:60]!r}")
+    return value
+
+
+def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    result = dict(pairs)
+    if len(result) != len(pairs):
+        seen: set[str] = set()
+        for name, _ in pairs:
+            if name in seen:
+                raise ValueError(f"the key {name[:60]!r} stands twice in one object")
+            seen.add(name)
+    return result
+
+
+def _refuse_constant(name: str) -> Any:
+    raise ValueError(f"{name} is not a number that can be used here")
