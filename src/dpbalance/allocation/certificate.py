@@ -114,10 +114,14 @@ def log_welfare(y: Floats, beta: float) -> float:
 
 
 def upper_bound(q: Floats, prices: float, beta: float) -> float:
-    """The largest log W any feasible y can have, by Hoelder's inequality; infinite if an analyst pays nothing."""
-    if not np.min(q) > 0 or not prices > 0:
+    """The largest log W any feasible y can have, by Hoelder's inequality.
+
+    Infinite if an analyst pays nothing and beta <= 1; above 1 such an analyst merely stops counting.
+    """
+    if not prices > 0 or not np.max(q) > 0 or (beta <= 1 and not np.min(q) > 0):
         return float("inf")
-    log_q = np.log(q)
+    with np.errstate(divide="ignore"):
+        log_q = np.log(q)
     head = float(np.log(prices / len(q)))
     if beta == 0:
         return head - float(np.min(log_q))

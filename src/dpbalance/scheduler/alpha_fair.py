@@ -1,0 +1,340 @@
+"""How is what is left divided between analysts? Step 1: alpha-fair shares, solved by row generation and certified.
+
+maximise  w log W(y) + (lam - w) log sum y  over  gamma x <= left, 0 <= x <= upper,  with y_i = mu_i a_i x_i,
+mu_i = max_k gamma_ki, W the generalised mean of order 1 - beta, and w = |1-beta|/beta.
+
+`lam=None` means w, plain alpha-fairness. lam = 0 gives equal utilities, the largest that fit; lam = inf the largest sum.
+Between 0 and w the optimum is not concave and need not be Pareto efficient; it is searched for and not certified.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from dpbalance.allocation.certificate import gap as certified_gap
+from dpbalance.allocation.certificate import log_welfare, upper_bound
+from dpbalance.errors import OptionError, SolverError
+from dpbalance.scheduler import kernel_columns as columns
+from dpbalance.scheduler import kernel_shares as kernels
+from dpbalance.scheduler.dual_newton import dual_newton
+
+Floats = npt.NDArray[np.float64]
+
+TOLERANCE = 1e-13
+"""What the interior point method aims at; 1e-8 in log W is what is promised."""
+
+GOOD = 1e-10
+"""A certified gap that is good enough not to try another way."""
+
+ITERATIONS_MAX = 200
+PASSES_MAX = 100
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Solution:
+    """Shares with their proof: multiples x of each analyst's demand, and prices that certify them."""
+
+    x: Floats
+    log_welfare: float
+    """log W over the analysts that can get anything."""
+    gap: float | None
+    """Certified distance of the objective from the best possible; None where there is no certificate."""
+    price: Floats
+    bound_price: Floats
+    """Prices of the rows and of the upper bounds."""
+
+
+@dataclass(frozen=True, slots=True)
+class Problem:
+    """A y <= 1 by columns, one for each analyst that can get anything."""
+
+    start: npt.NDArray[np.int64]
+    row: npt.NDArray[np.int64]
+    value: Floats
+    rows: int
+
+    @property
+    def count(self) -> int:
+        return len(self.start) - 1
+
+
+def solve(
+    gamma: Any, left: Any, weight: Any, beta: float, lam: float | None = None, upper: Any | None = None
+) -> Solution:
+    """Divide `left` (K) along the columns of gamma (K x M, an array or scipy.sparse) with weights a (M).
+
+    Analysts that touch an empty row, or ask for nothing, get 0 and stay out of the objective. The rows hold exactly,
+    in rational arithmetic on the doubles given.
+
+    >>> s = solve([[0.8, 0.7], [0.8, 0.6]], [1.0, 1.0], [1.0, 1.0], 2.2)
+    >>> s.x.round(9).tolist(), s.gap < 1e-8
+    ([0.625, 0.714285714], True)
+    """
+    start, row, value, rows = columns.by_columns(gamma)
+    count = len(start) - 1
+    left_, weight_ = _vector(left, rows, "left"), _vector(weight, count, "weight")
+    upper_ = np.full(count, np.inf) if upper is None else _vector(upper, count, "upper", infinite=True)
+    if value.size and not (np.min(value) >= 0 and np.max(value) < np.inf):
+        raise OptionError("gamma must be finite and not negative")
+    return solve_columns(start, row, value, left_, None, weight_, beta, lam, upper_)
+
+
+def solve_columns(
+    start: npt.NDArray[np.int64],
+    row: npt.NDArray[Any],
+    value: Floats,
+    left: Floats,
+    dominant: Floats | None,
+    weight: Floats,
+    beta: float,
+    lam: float | None,
+    upper: Floats,
+) -> Solution:
+    """The same for gamma by columns; `dominant` is mu when it is not simply the largest entry of each column."""
+    beta = float(beta)
+    if not beta >= 0 or (lam is not None and not lam >= 0):
+        raise OptionError(f"beta and lam must be 0 or more, not beta={beta!r}, lam={lam!r}")
+    count = len(start) - 1
+    scale = np.zeros(count)
+    live = columns.scales(start, row, value, left, weight, upper, scale)
+    if dominant is not None:
+        scale = dominant * weight
+    x, price, bound_price = np.zeros(count), np.zeros(len(left)), np.zeros(count)
+    members = np.flatnonzero(live)
+    if not len(members):
+        return Solution(x=x, log_welfare=-np.inf, gap=None, price=price, bound_price=bound_price)
+    problem = Problem(*columns.scaled(start, row, value, left, scale, upper, members), len(left) + count)
+    y, prices = divide(problem, beta, lam)
+    x[members] = y / scale[members]
+    columns.make_feasible(start, row, value, left, upper, x)
+    y = x[members] * scale[members]
+    price[:], bound_price[:] = prices[: len(left)], prices[len(left) :]
+    welfare = log_welfare(y, beta)
+    if lam is not None and 0 < lam < _strength(beta):
+        return Solution(x=x, log_welfare=welfare, gap=None, price=price, bound_price=bound_price)
+    q = np.empty(len(members))
+    kernels.columns_times(problem.start, problem.row, problem.value, prices, q)
+    proven = certified_gap(y, q, float(np.sum(prices)), beta, lam)
+    return Solution(x=x, log_welfare=welfare, gap=max(proven, 0.0), price=price, bound_price=bound_price)
+
+
+def divide(problem: Problem, beta: float, lam: float | None) -> tuple[Floats, Floats]:
+    """Utilities y and row prices of a scaled problem."""
+    strength = _strength(beta)
+    if lam == 0:
+        return _equal(problem)
+    if lam is not None and (np.isinf(lam) or (beta == 1 and lam > 0)):
+        return _linear(problem)
+    if lam is None or lam == strength:
+        if beta == 0:
+            return _linear(problem)
+        if np.isinf(beta):
+            return _max_min(problem)
+        return _by_rows(problem, beta, -np.inf)
+    if lam > strength:
+        return _with_extra_efficiency(problem, beta, lam - strength, strength)
+    return _with_less_efficiency(problem, beta, lam, strength)
+
+
+def _strength(beta: float) -> float:
+    """w = |1-beta|/beta."""
+    if np.isinf(beta):
+        return 1.0
+    return np.inf if beta == 0 else abs(1.0 - beta) / beta
+
+
+def _by_rows(problem: Problem, beta: float, log_theta: float) -> tuple[Floats, Floats]:
+    """Row generation: solve over the rows that matter, look for violated ones, until there are none."""
+    member = np.zeros(problem.rows, dtype=np.int8)
+    activity = np.empty(problem.rows)
+    prices = np.zeros(problem.rows)
+    kernels.tightest_rows(problem.start, problem.row, problem.value, member)
+    work = np.flatnonzero(member)
+    tolerance = 1e-3
+    y = p = None
+    for _ in range(PASSES_MAX):
+        position = np.full(problem.rows, -1)
+        position[work] = np.arange(len(work))
+        small = kernels.working_matrix(problem.start, problem.row, problem.value, position)
+        y, p = _small(*small, len(work), beta, log_theta, tolerance, y, p)
+        kernels.rows_times(problem.start, problem.row, problem.value, y, activity)
+        full = float(np.max(activity[work]))
+        limit = full * (1.0 + max(tolerance, 1e-13))
+        new = kernels.violated_rows(problem.start, problem.row, activity, member, limit)
+        if not new:
+            if tolerance <= TOLERANCE:
+                break
+            tolerance = TOLERANCE
+        y = y * (1.0 / float(np.max(activity)))
+        grown = np.flatnonzero(member)
+        old = p
+        p = np.zeros(len(grown))
+        p[np.searchsorted(grown, work)] = old
+        work = grown
+    else:
+        raise SolverError(f"shares did not settle in {PASSES_MAX} passes over the rows")
+    prices[work] = p
+    return y / float(np.max(activity)), prices
+
+
+def _small(
+    start: Any, row: Any, value: Floats, rows: int, beta: float, log_theta: float, tolerance: float, y: Any, p: Any
+) -> tuple[Floats, Floats]:
+    """Solve over the working rows; when the certificate is not good, try more careful ways."""
+    first_y, first_p = kernels.starting_point(start, row, value, rows)
+    if y is not None:
+        first_y, first_p = 0.5 * y, p + 1e-2 / rows
+    best: tuple[float, Floats, Floats] = (np.inf, first_y, first_p)
+    goal = max(tolerance * 10, GOOD)
+    for begin, caution in ((max(beta, 0.3), 0.3), (min(max(beta, 1.0), 3.0), 1.0), (1.0, 0.3)):
+        y, p = first_y.copy(), first_p.copy()
+        _, worst, mu = kernels.interior_point(
+            start, row, value, beta, begin, caution, log_theta, y, p, tolerance, ITERATIONS_MAX
+        )
+        distance = _distance(start, row, value, rows, beta, log_theta, y, p, worst, mu)
+        if distance < best[0]:
+            best = (distance, y, p)
+        if distance <= goal:
+            return y, p
+        first_y, first_p = kernels.starting_point(start, row, value, rows)
+    if log_theta == -np.inf:
+        y, p = dual_newton(start, row, value, rows, beta)
+        if _distance(start, row, value, rows, beta, log_theta, y, p, 0.0, 0.0) < best[0]:
+            return y, p
+    return best[1], best[2]
+
+
+def _distance(
+    start: Any, row: Any, value: Floats, rows: int, beta: float, log_theta: float, y: Floats, p: Floats, worst: float, mu: float
+) -> float:
+    """How far the point is from optimal on the working rows."""
+    if log_theta > -np.inf:
+        return max(worst, mu * rows)
+    activity, q = np.empty(rows), np.empty(len(y))
+    kernels.rows_times(start, row, value, y, activity)
+    kernels.columns_times(start, row, value, p, q)
+    return upper_bound(q, float(np.sum(p)), beta) - log_welfare(y / np.max(activity), beta)
+
+
+def _equal(problem: Problem) -> tuple[Floats, Floats]:
+    """The largest equal utilities: one row is full, and its price is the proof."""
+    activity = np.empty(problem.rows)
+    kernels.rows_times(problem.start, problem.row, problem.value, np.ones(problem.count), activity)
+    prices = np.zeros(problem.rows)
+    tight = int(np.argmax(activity))
+    prices[tight] = 1.0
+    return np.full(problem.count, 1.0 / activity[tight]), prices
+
+
+def _max_min(problem: Problem) -> tuple[Floats, Floats]:
+    """Lexicographic max-min by progressive filling; the first row to fill is the proof of the smallest utility."""
+    y = np.zeros(problem.count)
+    tight = columns.fill(problem.start, problem.row, problem.value, problem.rows, y)
+    prices = np.zeros(problem.rows)
+    prices[tight] = 1.0
+    return y, prices
+
+
+def _linear(problem: Problem) -> tuple[Floats, Floats]:
+    """The largest sum, an LP."""
+    from dpbalance.scheduler.highs import largest_sum
+
+    return largest_sum(problem.start, problem.row, problem.value, problem.rows)
+
+
+def _with_extra_efficiency(problem: Problem, beta: float, extra: float, strength: float) -> tuple[Floats, Floats]:
+    """lam > w: the optimum maximises sum y^(1-beta)/(1-beta) + theta sum y for one theta, found by bisection.
+
+    With P = sum y^(1-beta) and S = sum y that theta is c P / (w S); the difference of the two sides grows with theta.
+    """
+    if np.isinf(beta):
+        raise OptionError("lam above |1-beta|/beta needs a finite beta; use a large one such as 50")
+
+    def mismatch(log_theta: float) -> tuple[float, Floats, Floats]:
+        y, prices = _by_rows(problem, beta, log_theta)
+        powers = (1.0 - beta) * np.log(y)
+        top = float(np.max(powers))
+        log_p = top + float(np.log(np.sum(np.exp(powers - top))))
+        return log_theta - (np.log(extra / strength) + log_p - float(np.log(np.sum(y)))), y, prices
+
+    start_y, _ = _by_rows(problem, beta, -np.inf)
+    powers = (1.0 - beta) * np.log(start_y)
+    guess = float(np.log(extra / strength) + np.log(np.sum(np.exp(powers - np.max(powers)))) + np.max(powers))
+    low = high = guess - float(np.log(np.sum(start_y)))
+    step, below, above = 0.5, mismatch(low), None
+    while below[0] > 0:
+        above, high, low, step = below, low, low - step, 2 * step
+        below = mismatch(low)
+    while above is None or above[0] < 0:
+        if above is not None:
+            below, low = above, high
+        high, step = high + step, 2 * step
+        above = mismatch(high)
+    middle = above
+    for at in range(60):
+        # a secant step where it behaves, a bisection every third time so that the interval always shrinks
+        share = -below[0] / (above[0] - below[0]) if at % 3 else 0.5
+        point = low + min(max(share, 0.02), 0.98) * (high - low)
+        middle = mismatch(point)
+        if abs(middle[0]) < 1e-11 or high - low < 1e-12 * max(1.0, abs(high)):
+            break
+        if middle[0] > 0:
+            above, high = middle, point
+        else:
+            below, low = middle, point
+    return middle[1], middle[2]
+
+
+def _with_less_efficiency(problem: Problem, beta: float, lam: float, strength: float) -> tuple[Floats, Floats]:
+    """0 < lam < w: search over S = sum y between equal shares and the alpha-fair sum, where W is maximised under S.
+
+    Holding the sum down is one more row, so every trial is an alpha-fair problem again.
+    """
+    equal, equal_prices = _equal(problem)
+    if beta == 0 or np.isinf(beta):
+        raise OptionError(f"lam between 0 and |1-beta|/beta needs a finite beta above 0, not {beta!r}")
+    fair, fair_prices = _by_rows(problem, beta, -np.inf)
+    low, high = float(np.log(np.sum(equal))), float(np.log(np.sum(fair)))
+
+    def trial(log_sum: float) -> tuple[float, Floats, Floats]:
+        capped = columns.with_full_row(problem.start, problem.row, problem.value, problem.rows, np.exp(-log_sum))
+        y, prices = _by_rows(Problem(*capped, problem.rows + 1), beta, -np.inf)
+        value = strength * log_welfare(y, beta) + (lam - strength) * float(np.log(np.sum(y)))
+        return value, y, prices[:-1]
+
+    ends = [
+        (strength * log_welfare(y, beta) + (lam - strength) * float(np.log(np.sum(y))), y, prices)
+        for y, prices in ((equal, equal_prices), (fair, fair_prices))
+    ]
+    if high - low < 1e-9:
+        return ends[1][1], ends[1][2]
+    grid = np.linspace(low, high, 18)[1:-1]
+    tried = [trial(float(point)) for point in grid]
+    best = int(np.argmax([each[0] for each in tried]))
+    a, b = (low if best == 0 else grid[best - 1]), (high if best == len(grid) - 1 else grid[best + 1])
+    golden = (5**0.5 - 1) / 2
+    for _ in range(40):
+        c, d = b - golden * (b - a), a + golden * (b - a)
+        left, right = trial(float(c)), trial(float(d))
+        tried += [left, right]
+        if left[0] > right[0]:
+            b = d
+        else:
+            a = c
+        if b - a < 1e-9:
+            break
+    winner = max([*tried, *ends], key=lambda each: each[0])
+    return winner[1], winner[2]
+
+
+def _vector(values: Any, count: int, name: str, infinite: bool = False) -> Floats:
+    vector = np.array(values, dtype=np.float64)
+    if vector.shape != (count,):
+        raise OptionError(f"{name} must have {count} entries, not shape {vector.shape}")
+    if not np.all((vector >= 0) & (vector <= (np.inf if infinite else 1e300))):
+        raise OptionError(f"{name} must be finite and not negative")
+    return vector
