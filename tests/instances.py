@@ -89,3 +89,67 @@ def large_shares_instance(random: np.random.Generator, analysts: int, rows: int)
     gamma = random.uniform(0.05, 0.6, (rows, analysts)) * (random.random((rows, analysts)) < density)
     gamma[random.integers(0, rows, analysts), np.arange(analysts)] = 0.3
     return {"gamma": gamma, "left": random.uniform(0.3, 1.0, rows), "weight": random.uniform(0.5, 1.3, analysts)}
+
+
+PACKING_KINDS = (
+    "paper",
+    "few_rows",
+    "many_rows",
+    "one_fits",
+    "none_fits",
+    "all_fit",
+    "zero_budget_row",
+    "dyadic",
+    "exact_fit",
+    "duplicates",
+    "equal_weights",
+    "wild_weights",
+    "capped",
+    "all_or_nothing",
+)
+
+
+def packing_instance(random: np.random.Generator, kind: str, pipelines: int | None = None, rows: int | None = None):
+    """One step-2 instance: gamma, left, value and upper. Budgets are a share x of the analyst's total demand."""
+    n = pipelines or int(random.integers(3, 13))
+    height = rows or {"many_rows": int(random.integers(6, 15))}.get(kind, int(random.integers(1, 4)))
+    elephant = random.random(n) < 0.25
+    size = np.where(elephant, random.uniform(0.095, 0.105, n), random.uniform(0.005, 0.015, n))
+    wants = random.random((height, n)) < np.linspace(1.0, 0.3, height)[:, None]
+    gamma = wants * size / random.uniform(1.0, 1.5, height)[:, None]
+    if kind == "many_rows":
+        gamma = wants * random.uniform(0.005, 0.12, (height, n))
+    if kind in ("dyadic", "exact_fit"):
+        gamma = np.where(wants, random.integers(1, 64, (height, n)) / 512.0, 0.0)
+    if kind == "duplicates":
+        gamma[:, n // 2 :] = gamma[:, : n - n // 2]
+    gamma[0, ~gamma.any(axis=0)] = 0.01
+    share = random.uniform(0.2, 0.95)
+    left = gamma.sum(axis=1) * share
+    if kind == "dyadic":
+        left = np.floor(left * 512) / 512
+    if kind == "exact_fit":
+        chosen = random.random(n) < 0.5
+        left = gamma[:, chosen].sum(axis=1) + 1 / 512
+    if kind == "one_fits":
+        left = np.min(np.where(gamma > 0, gamma, np.inf), axis=1) * 1.5
+        left[~np.isfinite(left)] = 1.0
+    if kind == "none_fits":
+        left = np.min(np.where(gamma > 0, gamma, np.inf), axis=1) * 0.9
+        left[~np.isfinite(left)] = 1.0
+    if kind == "all_fit":
+        left = gamma.sum(axis=1) * random.uniform(1.05, 3.0)
+    if kind == "zero_budget_row" and height > 1:
+        left[-1] = 0.0
+    left = np.where(left > 0, left, 0.0 if kind == "zero_budget_row" else 0.5)
+    weight = random.uniform(0.5, 1.3, n)
+    if kind == "equal_weights":
+        weight[:] = 1.0
+    if kind == "wild_weights":
+        weight = 10.0 ** random.uniform(-3, 3, n)
+    upper = None
+    if kind == "capped":
+        upper = np.where(random.random(n) < 0.5, np.inf, random.uniform(1.0, 3.0, n))
+    if kind == "all_or_nothing":
+        upper = np.ones(n)
+    return {"gamma": gamma, "left": left, "value": gamma.max(axis=0) * weight, "upper": upper}

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO, TypeVar
 
 import numpy as np
 
@@ -21,17 +21,16 @@ ROUND_FIELDS = {"format", "orders", "now", "blocks", "pipelines"}
 BLOCK_FIELDS = {"id", "capacity", "spent", "unlocked"}
 PIPELINE_FIELDS = {"id", "analyst", "submitted", "weight", "loss", "max_multiple", "demand"}
 
-MAX_FILE_BYTES = 2**31
-"""A larger file is refused unread; rounds of that size are built from arrays."""
+MAX_FILE_BYTES = 2**30
+"""Reading stops at more than this; rounds of that size are built from arrays."""
+
+Named = TypeVar("Named")
 
 
 def read_round(path: str | Path) -> Round:
     """Read and check a round file; whatever is wrong comes back as one sentence that names the culprit."""
     document = read_json(path)
-    try:
-        return round_from_json(document)
-    except DPBalanceError as problem:
-        raise type(problem)(f"{path}: {problem.message}", hint=problem.hint) from None
+    return blaming(path, lambda: round_from_json(document))
 
 
 def write_round(round_: Round, path: str | Path) -> None:
@@ -42,23 +41,38 @@ def write_round(round_: Round, path: str | Path) -> None:
 def read_json(path: str | Path) -> Any:
     """The JSON document in a file, without duplicate keys, NaN or infinities."""
     try:
-        size = Path(path).stat().st_size
-        if size > MAX_FILE_BYTES:
-            raise FileFormatError(f"{path} has {size} bytes, more than the {MAX_FILE_BYTES} that are read")
-        text = Path(path).read_bytes().decode("utf-8")
-        return json.loads(text, object_pairs_hook=_object, parse_constant=_refuse_constant)
-    except OSError as problem:
-        raise FileFormatError(f"cannot read {path}: {problem.strerror or problem}") from None
+        with open(path, "rb") as file:
+            return parse_json(file, path)
+    except (OSError, ValueError) as problem:  # ValueError: a path no file can have
+        raise FileFormatError(f"cannot read {path}: {getattr(problem, 'strerror', None) or problem}") from None
+
+
+def parse_json(file: BinaryIO, name: str | Path) -> Any:
+    """The JSON document in an open file; `name` is what a refusal calls it."""
+    try:
+        raw = file.read(MAX_FILE_BYTES + 1)
+        if len(raw) > MAX_FILE_BYTES:
+            raise FileFormatError(f"{name} has more than the {MAX_FILE_BYTES} bytes that are read")
+        return json.loads(raw.decode("utf-8"), object_pairs_hook=_object, parse_constant=_refuse_constant)
     except UnicodeDecodeError as problem:
-        raise FileFormatError(f"{path} is not UTF-8 text: {problem.reason} at byte {problem.start}") from None
+        raise FileFormatError(f"{name} is not UTF-8 text: {problem.reason} at byte {problem.start}") from None
     except json.JSONDecodeError as problem:
-        raise FileFormatError(f"{path} is not JSON: {problem.msg} at line {problem.lineno}") from None
+        place = f"line {problem.lineno} column {problem.colno}"
+        raise FileFormatError(f"{name} is not JSON: {problem.msg} at {place}") from None
     except RecursionError:
-        raise FileFormatError(f"{path} is not a document of ours: it nests too deeply") from None
+        raise FileFormatError(f"{name} is not a document of ours: it nests too deeply") from None
     except MemoryError:
-        raise FileFormatError(f"{path} does not fit in memory") from None
+        raise FileFormatError(f"{name} does not fit in memory") from None
     except ValueError as problem:
-        raise FileFormatError(f"{path} is not JSON: {problem}") from None
+        raise FileFormatError(f"{name} is not JSON: {problem}") from None
+
+
+def blaming(name: str | Path, work: Callable[[], Named]) -> Named:
+    """Do this, and put the name of the file before whatever is refused."""
+    try:
+        return work()
+    except DPBalanceError as problem:
+        raise type(problem)(f"{name}: {problem.message}", hint=problem.hint) from None
 
 
 def round_from_json(document: Any) -> Round:
@@ -133,7 +147,7 @@ def _blocks(listed: Any) -> Iterable[Block]:
         what = _named(value, f"blocks[{at}]", "block")
         fields(value, what, BLOCK_FIELDS, {"id", "capacity"})
         yield Block(
-            id=_text(value["id"], f"{what}: id"),
+            id=value["id"],
             capacity=value["capacity"],
             spent=value.get("spent", 0.0),
             unlocked=value.get("unlocked"),
@@ -147,8 +161,8 @@ def _pipelines(listed: Any) -> Iterable[Pipeline]:
         if not isinstance(value["demand"], dict):
             raise FileFormatError(f"{what}: demand must be an object of block: amount")
         yield Pipeline(
-            id=_text(value["id"], f"{what}: id"),
-            analyst=_text(value["analyst"], f"{what}: analyst"),
+            id=value["id"],
+            analyst=value["analyst"],
             demand=value["demand"],
             submitted=value.get("submitted"),
             weight=value.get("weight", 1.0),
@@ -165,12 +179,6 @@ def _named(value: Any, place: str, kind: str) -> str:
 def _list(value: Any, what: str) -> list[Any]:
     if not isinstance(value, list):
         raise FileFormatError(f"{what} must be a list, not {str(value)[:60]!r}")
-    return value
-
-
-def _text(value: Any, what: str) -> str:
-    if not isinstance(value, str) or not value:
-        raise FileFormatError(f"{what} must be a non-empty text, not {str(value)[:60]!r}")
     return value
 
 

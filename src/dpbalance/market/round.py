@@ -8,10 +8,10 @@ Demand is sparse: pipeline j asks `cost[e]` of block `block[e]` for e in `start[
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from itertools import chain, repeat
-from typing import Any
+from itertools import chain, pairwise
+from typing import Any, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -21,11 +21,15 @@ from dpbalance.demand.pipeline import Epsilon, Pipeline
 from dpbalance.errors import AmountError, InputError
 from dpbalance.market.block import Block
 
+Asked = TypeVar("Asked", Block, Pipeline)
 Indices = npt.NDArray[np.int64]
 Floats = npt.NDArray[np.float64]
 
 MAX_MULTIPLE = 1e9
 """Caps on multiples above this are no caps: a billion times the least demand."""
+
+MAX_NAME = 256
+"""The most characters an id or an analyst's name may have."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -96,18 +100,19 @@ class Round:
         """
         orders_ = _checked_orders(orders)
         now_ = _number(now, "now")
-        blocks_ = sorted(blocks, key=lambda each: natural(each.id))
-        pipelines_ = sorted(pipelines, key=lambda each: natural(each.id))
-        _refuse_duplicates("block", [each.id for each in blocks_])
-        _refuse_duplicates("pipeline", [each.id for each in pipelines_])
-        block_names = [f"block {each.id!r}" for each in blocks_]
+        blocks_ = _in_order("block", blocks)
+        pipelines_ = _in_order("pipeline", pipelines)
         unlocked = [each.capacity if each.unlocked is None else each.unlocked for each in blocks_]
         nothing: Epsilon = 0.0 if orders_ is None else (0.0,) * len(orders_)
         spent = [nothing if _is_zero(each.spent) else each.spent for each in blocks_]
-        amounts = {
-            "capacity": _amounts([each.capacity for each in blocks_], orders_, block_names, "capacity", True),
-            "spent": _amounts(spent, orders_, block_names, "spent", False),
-            "unlocked": _amounts(unlocked, orders_, block_names, "unlocked", True),
+
+        def named(field: str) -> Callable[[int], str]:
+            return lambda at: f"block {blocks_[at].id!r}: {field}"
+
+        amounts: dict[str, Any] = {
+            "capacity": _amounts([each.capacity for each in blocks_], orders_, capacity_units, named("capacity")),
+            "spent": _amounts(spent, orders_, cost_units, named("spent")),
+            "unlocked": _amounts(unlocked, orders_, capacity_units, named("unlocked")),
         }
         _refuse_unlocked_above_capacity(blocks_, amounts["unlocked"], amounts["capacity"])
         return Round(
@@ -127,6 +132,8 @@ def natural(name: str) -> tuple[Any, ...]:
 
 
 def _pipeline_arrays(pipelines: list[Pipeline], now: float) -> dict[str, Any]:
+    for each in pipelines:
+        _refuse_bad_name(f"pipeline {each.id!r}: analyst", each.analyst)
     analysts = sorted({each.analyst for each in pipelines}, key=natural)
     position = {name: at for at, name in enumerate(analysts)}
     caps = []
@@ -148,9 +155,7 @@ def _pipeline_arrays(pipelines: list[Pipeline], now: float) -> dict[str, Any]:
     }
 
 
-def _demand_arrays(
-    pipelines: list[Pipeline], blocks: list[Block], orders: tuple[float, ...] | None
-) -> dict[str, Any]:
+def _demand_arrays(pipelines: list[Pipeline], blocks: list[Block], orders: tuple[float, ...] | None) -> dict[str, Any]:
     position = {each.id: at for at, each in enumerate(blocks)}
     for each in pipelines:
         if not each.demand:
@@ -162,10 +167,14 @@ def _demand_arrays(
     names = chain.from_iterable(each.demand for each in pipelines)
     block = np.fromiter((position[name] for name in names), dtype=np.int32, count=int(counts.sum()))
     values = list(chain.from_iterable(each.demand.values() for each in pipelines))
-    owners = list(chain.from_iterable(repeat(f"pipeline {p.id!r}", len(p.demand)) for p in pipelines))
-    cost = _amounts(values, orders, owners, "demand", False)
+
+    def named(at: int) -> str:
+        owner = pipelines[int(np.searchsorted(np.cumsum(counts), at, side="right"))]
+        return f"pipeline {owner.id!r}: demand of block {blocks[block[at]].id!r}"
+
+    cost = _amounts(values, orders, cost_units, named)
     pipeline = np.repeat(np.arange(len(pipelines)), counts)
-    asked = (cost > 0).any(axis=1)
+    asked = np.max(cost, axis=1) > 0
     order = np.lexsort((block, pipeline))
     order = order[asked[order]]
     kept = np.bincount(pipeline[order], minlength=len(pipelines))
@@ -177,11 +186,13 @@ def _demand_arrays(
 
 
 def _amounts(
-    values: list[Epsilon], orders: tuple[float, ...] | None, owners: Sequence[str], field: str, down: bool
+    values: list[Epsilon],
+    orders: tuple[float, ...] | None,
+    convert: Callable[[Any], Units],
+    named: Callable[[int], str],
 ) -> Units:
     """(count, orders) whole units; only when something is wrong is each value looked at to name the culprit."""
     width = 1 if orders is None else len(orders)
-    convert = capacity_units if down else cost_units
     flat = list(values) if orders is None else list(chain.from_iterable(v for v in values if isinstance(v, Sequence)))
     if set(map(type, flat)) <= {int, float} and len(flat) == width * len(values):
         if orders is None or all(len(v) == width for v in values):  # type: ignore[arg-type]
@@ -190,15 +201,16 @@ def _amounts(
             except (AmountError, OverflowError):
                 pass
     wanted = "one number" if orders is None else f"a list of {width} numbers, one for each order"
-    for value, owner in zip(values, owners, strict=True):
-        parts = value if orders is not None and isinstance(value, (list, tuple)) else [value]
-        if (orders is not None and parts is not value) or len(parts) != width:
-            raise AmountError(f"{owner}: {field} must be {wanted}, not {str(value)[:60]}")
-        for part in parts:
+    for at, value in enumerate(values):
+        several = orders is not None and isinstance(value, (list, tuple))
+        parts = value if several else [value]
+        if several != (orders is not None) or len(parts) != width:  # type: ignore[arg-type]
+            raise AmountError(f"{named(at)} must be {wanted}, not {str(value)[:60]!r}")
+        for part in parts:  # type: ignore[union-attr]
             if isinstance(part, bool) or not isinstance(part, (int, float)):
-                raise AmountError(f"{owner}: {field} must be {wanted}, not {str(value)[:60]!r}")
+                raise AmountError(f"{named(at)} must be {wanted}, not {str(value)[:60]!r}")
             if not 0 <= part <= MAX_EPSILON:
-                raise AmountError(f"{owner}: {field} must be between 0 and {MAX_EPSILON:g} epsilon, not {part!r:.30}")
+                raise AmountError(f"{named(at)} must be between 0 and {MAX_EPSILON:g} epsilon, not {part!r:.30}")
     return convert(np.array(values, dtype=np.float64).reshape(len(values), width))
 
 
@@ -215,13 +227,22 @@ def _refuse_unlocked_above_capacity(blocks: list[Block], unlocked: Units, capaci
         )
 
 
-def _refuse_duplicates(kind: str, names: list[str]) -> None:
-    for name in names:
-        if not isinstance(name, str) or not name:
-            raise InputError(f"a {kind} id must be a non-empty text, not {name!r}")
-    for first, second in zip(names, names[1:], strict=False):
-        if first == second:
-            raise InputError(f"{kind} id {first!r} stands twice")
+def _in_order(kind: str, given: Iterable[Asked]) -> list[Asked]:
+    """Blocks or pipelines in the natural order of their ids, each of which must be a name and stand once."""
+    listed = list(given)
+    for each in listed:
+        _refuse_bad_name(f"{kind} id", each.id)
+    listed.sort(key=lambda each: natural(each.id))
+    for first, second in pairwise(listed):
+        if first.id == second.id:
+            raise InputError(f"{kind} id {first.id!r} stands twice")
+    return listed
+
+
+def _refuse_bad_name(what: str, name: Any) -> None:
+    """A name is read by people and by terminals: text that can be printed on one line."""
+    if not isinstance(name, str) or not 0 < len(name) <= MAX_NAME or not name.isprintable():
+        raise InputError(f"{what} must be printable text of 1 to {MAX_NAME} characters, not {str(name)[:60]!a}")
 
 
 def _checked_orders(orders: Sequence[float] | None) -> tuple[float, ...] | None:
@@ -229,22 +250,22 @@ def _checked_orders(orders: Sequence[float] | None) -> tuple[float, ...] | None:
         return None
     checked = tuple(_number(order, "orders") for order in orders)
     if not checked or any(order <= 1 for order in checked) or len(set(checked)) != len(checked):
-        raise InputError(f"orders must be distinct numbers above 1, not {list(orders)}")
+        raise InputError(f"orders must be distinct numbers above 1, not {str(list(orders))[:60]}")
     return checked
 
 
 def _number(value: Any, what: str, *, least: float = -np.inf) -> float:
     if isinstance(value, bool) or not isinstance(value, (int, float, np.floating, np.integer)):
         raise InputError(f"{what} must be a number, not {str(value)[:60]!r}")
-    number = float(value) if abs(value) < 1e300 else np.inf
+    number = float(value) if -1e300 < value < 1e300 else np.inf
     if not np.isfinite(number) or number < least:
         bound = "" if least == -np.inf else f" of at least {least:g}"
-        raise InputError(f"{what} must be a finite number{bound}, not {value!r}")
+        raise InputError(f"{what} must be a finite number{bound}, not {value!r:.30}")
     return number
 
 
 def _positive(value: Any, what: str) -> float:
     number = _number(value, what)
     if not 1e-12 <= number <= 1e12:
-        raise InputError(f"{what} must be between 1e-12 and 1e12, not {value!r}")
+        raise InputError(f"{what} must be between 1e-12 and 1e12, not {value!r:.30}")
     return number

@@ -156,7 +156,7 @@ def _by_rows(problem: Problem, beta: float, log_theta: float) -> tuple[Floats, F
     work = np.flatnonzero(member)
     tolerance = 1e-3
     y = p = None
-    for _ in range(PASSES_MAX):
+    for at in range(PASSES_MAX):
         position = np.full(problem.rows, -1)
         position[work] = np.arange(len(work))
         small = kernels.working_matrix(problem.start, problem.row, problem.value, position)
@@ -169,14 +169,16 @@ def _by_rows(problem: Problem, beta: float, log_theta: float) -> tuple[Floats, F
             if tolerance <= TOLERANCE:
                 break
             tolerance = TOLERANCE
+        prices[work] = p
+        if at == 1:  # the first guess brings many rows along that turn out loose; later ones are kept, or it could cycle
+            member[work[activity[work] < 0.8 * full]] = 0
+            kernels.cover_everyone(problem.start, problem.row, activity, member)
         y = y * (1.0 / float(np.max(activity)))
-        grown = np.flatnonzero(member)
-        old = p
-        p = np.zeros(len(grown))
-        p[np.searchsorted(grown, work)] = old
-        work = grown
+        work = np.flatnonzero(member)
+        p = prices[work]
     else:
         raise SolverError(f"shares did not settle in {PASSES_MAX} passes over the rows")
+    prices[:] = 0.0
     prices[work] = p
     return y / float(np.max(activity)), prices
 
@@ -187,7 +189,7 @@ def _small(
     """Solve over the working rows; when the certificate is not good, try more careful ways."""
     first_y, first_p = kernels.starting_point(start, row, value, rows)
     if y is not None:
-        first_y, first_p = 0.5 * y, p + 1e-2 / rows
+        first_y, first_p = 0.9 * y, p + 1e-3 / rows
     best: tuple[float, Floats, Floats] = (np.inf, first_y, first_p)
     goal = max(tolerance * 10, GOOD)
     for begin, caution in ((max(beta, 0.3), 0.3), (min(max(beta, 1.0), 3.0), 1.0), (1.0, 0.3)):

@@ -39,9 +39,9 @@ event.register("numba:compile", _Announcer())
 def kernel(function: Kernel) -> Kernel:
     """Compile for one thread, keep on disk; floating point stays strict so that answers repeat exactly."""
     try:
-        return numba.njit(cache=True, nogil=True)(function)  # type: ignore[no-any-return]
+        return numba.njit(cache=True, nogil=True, error_model="numpy")(function)  # type: ignore[no-any-return]
     except RuntimeError:  # neither the package's folder nor the user's cache can be written
         os.environ["NUMBA_CACHE_DIR"] = numba.config.CACHE_DIR = os.path.join(
             tempfile.gettempdir(), f"dpbalance-kernels-{os.getuid()}"
         )
-        return numba.njit(cache=True, nogil=True)(function)  # type: ignore[no-any-return]
+        return numba.njit(cache=True, nogil=True, error_model="numpy")(function)  # type: ignore[no-any-return]

@@ -68,6 +68,21 @@ def violated_rows(start, row, activity, member, limit):  # type: ignore[no-untyp
 
 
 @kernel
+def cover_everyone(start, row, activity, member):  # type: ignore[no-untyped-def]
+    """Mark the fullest row of each analyst that has none at work: without one it would be unbounded."""
+    for i in range(len(start) - 1):
+        best, at = -1.0, -1
+        for e in range(start[i], start[i + 1]):
+            if member[row[e]] != 0:
+                at = -1
+                break
+            if activity[row[e]] > best:
+                best, at = activity[row[e]], row[e]
+        if at >= 0:
+            member[at] = 1
+
+
+@kernel
 def working_matrix(start, row, value, position):  # type: ignore[no-untyped-def]
     """The columns of A restricted to rows with position >= 0."""
     count = len(start) - 1

@@ -1,0 +1,102 @@
+"""Is everything a user can type, set or run into documented, and do the documents tell the truth?"""
+
+import json
+import re
+from pathlib import Path
+
+import pytest
+from typer.main import get_command
+
+from dpbalance import worked_example
+from dpbalance.cli.app import INTERRUPTED, app
+from dpbalance.errors import TABLE, DPBalanceError
+from dpbalance.market import round_to_json
+from dpbalance.market.files import BLOCK_FIELDS, PIPELINE_FIELDS, ROUND_FIELDS
+from dpbalance.scheduler import options_of
+from dpbalance.scheduler.registry import BUILT_IN
+
+ROOT = Path(__file__).parents[1]
+PAGES = [ROOT / "README.md", ROOT / "CHANGELOG.md", *sorted((ROOT / "docs").glob("*.md"))]
+
+
+def page(name: str) -> str:
+    return (ROOT / "docs" / name).read_text(encoding="utf-8")
+
+
+def section(text: str, title: str) -> str:
+    """The part of a page under `## title`."""
+    found = re.search(rf"^## {re.escape(title)}$(.*?)(?=^## |\Z)", text, re.MULTILINE | re.DOTALL)
+    assert found, f"there is no section {title!r}"
+    return found.group(1)
+
+
+@pytest.mark.parametrize("name", TABLE)
+def test_every_error_is_documented_under_its_code(name: str) -> None:
+    row = TABLE[name]
+    told = section(page("errors.md"), row.code)
+    assert f"**{name}.**" in told
+    assert "*Next step:*" in told
+    assert f"| [{row.code}](#{row.code.lower()}) | {name} | {row.exit_status} | {row.http_status} |" in page(
+        "errors.md"
+    )
+
+
+def test_the_table_has_every_error_once() -> None:
+    def tree(kind: type[DPBalanceError]) -> set[str]:
+        return {kind.__name__}.union(*map(tree, kind.__subclasses__()))
+
+    assert set(TABLE) == tree(DPBalanceError)
+    assert len({row.code for row in TABLE.values()}) == len(TABLE)
+
+
+def test_every_exit_status_is_documented() -> None:
+    documented = re.findall(r"^\| (\d+) \|", section(page("cli.md"), "Exit status"), re.MULTILINE)
+    assert {int(each) for each in documented} == {0, 2, INTERRUPTED, *(row.exit_status for row in TABLE.values())}
+
+
+def test_every_command_and_every_option_is_documented() -> None:
+    commands = get_command(app).commands  # type: ignore[attr-defined]
+    for name, command in commands.items():
+        told = section(page("cli.md"), name)
+        assert f"dpbalance {name}" in told
+        documented = set(re.findall(r"^\| `(--[a-z-]+)` \|", told, re.MULTILINE))
+        options = {text for each in command.params for text in each.opts if text.startswith("--")}
+        assert documented == options - {"--help"}, name
+    for each in get_command(app).params:
+        assert f"`{each.opts[0]}`" in page("cli.md").split("## ")[0]
+
+
+@pytest.mark.parametrize("name", BUILT_IN)
+def test_every_scheduler_and_every_option_is_documented(name: str) -> None:
+    told = section(page("schedulers.md"), name)
+    common = section(page("schedulers.md"), "Options of every scheduler")
+    for option in options_of(name):
+        assert option.help, f"{option.name} says nothing of itself"
+        row = re.search(rf"^\| `{option.name}` \|.*\| `([^`]*)` \|$", told + common, re.MULTILINE)
+        assert row, f"option {option.name} of {name} is not documented"
+        assert row.group(1) == str(option.default).lower()
+
+
+def test_the_round_in_the_documentation_is_the_worked_example() -> None:
+    written = re.search(r"<!-- example: round -->\n```json\n(.*?)```", page("files.md"), re.DOTALL)
+    assert written
+    assert json.loads(written.group(1)) == round_to_json(worked_example())
+
+
+def test_every_field_of_a_round_is_documented() -> None:
+    for field in ROUND_FIELDS | BLOCK_FIELDS | PIPELINE_FIELDS:
+        assert f"| `{field}` |" in page("files.md")
+
+
+@pytest.mark.parametrize("path", PAGES, ids=lambda each: each.name)
+def test_links_inside_the_project_lead_somewhere(path: Path) -> None:
+    text = path.read_text(encoding="utf-8")
+    for target in re.findall(r"\]\(([^)]+)\)", text):
+        if "://" in target:
+            continue
+        name, _, anchor = target.partition("#")
+        there = (path.parent / name).resolve() if name else path
+        assert there.exists(), target
+        if anchor:
+            titles = re.findall(r"^#+ (.*)$", there.read_text(encoding="utf-8"), re.MULTILINE)
+            assert anchor in {re.sub(r"[^a-z0-9 -]", "", each.lower()).replace(" ", "-") for each in titles}, target
