@@ -9,8 +9,8 @@ For any prices p >= 0 on the blocks let q = A' p. Hoelder's inequality gives, wi
 
     log W* <= log(sum p / M) + beta/(1-beta) log mean q_i^((beta-1)/beta)
 
-(-mean log q at beta = 1, -log min q at 0, -log mean q at infinity). For c > 0, F is concave and dF.y = w + c, so
-F* - F(y) <= sum p * max_i (dF_i / q_i) - (w + c). For lam = 0 the shares are equal and one full block proves them.
+(-mean log q at beta = 1, -log min q at 0, -log mean q at infinity). For c > 0 nobody can pass the best of F over the
+one row q y <= sum p, which a bisection finds. For lam = 0 the shares are equal and one full block proves them.
 """
 
 from __future__ import annotations
@@ -95,11 +95,42 @@ def gap(y: Floats, q: Floats, prices: float, beta: float, lam: float | None) -> 
         return upper_bound(q, prices, beta) - log_welfare(y, beta)
     if np.isinf(lam) or beta == 1:
         return upper_bound(q, prices, 0.0) - log_welfare(y, 0.0)
-    extra = lam - strength
-    powers = (1.0 - beta) * np.log(y)
+    return joint_bound(q, prices, beta, strength, lam - strength) - joint_value(y, beta, strength, lam - strength)
+
+
+def joint_value(y: Floats, beta: float, strength: float, extra: float) -> float:
+    """F(y) = w log W(y) + c log sum y."""
+    return strength * log_welfare(y, beta) + extra * float(np.log(np.sum(y)))
+
+
+def joint_bound(q: Floats, prices: float, beta: float, strength: float, extra: float) -> float:
+    """The largest F over q y <= sum p.
+
+    Up to scale its optimum is y_i = (q_i - theta)^(-1/beta) for the theta below min q with theta = c P / (w S),
+    P = sum y^(1-beta), S = sum y. F is concave, so at the y found its linear bound is one for everyone: with
+    dF.y = w + c the excess is sum p * max_i (dF_i / q_i) - (w + c), 0 at the exact theta.
+    """
+    if not np.min(q) > 0 or not prices > 0:
+        return float("inf")
+    least = float(np.min(q))
+    above = q - least
+    low, high = float(np.log(least)) - 650.0, float(np.log(least))
+    log_y = np.zeros(len(q))
+    for _ in range(200):
+        distance = 0.5 * (low + high)  # the logarithm of min q - theta, which may be tiny
+        log_y = -np.log(above + np.exp(distance)) / beta
+        ratio = float(np.log(extra / strength)) + _log_mean_exp((1.0 - beta) * log_y) - _log_mean_exp(log_y)
+        theta = least - float(np.exp(distance))
+        if theta <= 0 or np.log(theta) < ratio:
+            high = distance
+        else:
+            low = distance
+    log_y += float(np.log(prices)) - float(np.log(np.sum(q * np.exp(log_y - np.max(log_y))))) - np.max(log_y)
+    y, powers = np.exp(log_y), (1.0 - beta) * log_y
     own = np.exp(powers - np.max(powers))
-    gradient_times_y = strength * own / np.sum(own) + extra * y / np.sum(y)
-    return prices * float(np.max(gradient_times_y / (y * q))) - (strength + extra)
+    gradient = strength * own / np.sum(own) / y + extra / np.sum(y)
+    excess = prices * float(np.max(gradient / q)) - (strength + extra)
+    return joint_value(y, beta, strength, extra) + max(excess, 0.0)
 
 
 def log_welfare(y: Floats, beta: float) -> float:

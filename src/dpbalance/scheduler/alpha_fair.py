@@ -9,6 +9,7 @@ Between 0 and w the optimum is not concave and need not be Pareto efficient; it 
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -21,11 +22,15 @@ from dpbalance.errors import OptionError, SolverError
 from dpbalance.scheduler import kernel_columns as columns
 from dpbalance.scheduler import kernel_shares as kernels
 from dpbalance.scheduler.dual_newton import dual_newton
+from dpbalance.scheduler.primal_newton import primal_newton
 
 Floats = npt.NDArray[np.float64]
 
+LOOSE = 1e-3
+"""What the interior point method aims at while rows are still being found."""
+
 TOLERANCE = 1e-13
-"""What the interior point method aims at; 1e-8 in log W is what is promised."""
+"""What it aims at in the end; 1e-8 in log W is what is promised."""
 
 GOOD = 1e-10
 """A certified gap that is good enough not to try another way."""
@@ -114,7 +119,7 @@ def solve_columns(
     y = x[members] * scale[members]
     price[:], bound_price[:] = prices[: len(left)], prices[len(left) :]
     welfare = log_welfare(y, beta)
-    if lam is not None and 0 < lam < _strength(beta):
+    if not certifiable(beta, lam):
         return Solution(x=x, log_welfare=welfare, gap=None, price=price, bound_price=bound_price)
     q = np.empty(len(members))
     kernels.columns_times(problem.start, problem.row, problem.value, prices, q)
@@ -125,19 +130,28 @@ def solve_columns(
 def divide(problem: Problem, beta: float, lam: float | None) -> tuple[Floats, Floats]:
     """Utilities y and row prices of a scaled problem."""
     strength = _strength(beta)
-    if lam == 0:
-        return _equal(problem)
-    if lam is not None and (np.isinf(lam) or (beta == 1 and lam > 0)):
+    if lam == 0 or (np.isinf(beta) and lam is not None and lam < 1):
+        return _equal(problem)  # at beta = inf, holding the sum down for a given smallest utility means equal ones
+    if lam is not None and (np.isinf(lam) or beta == 1):
         return _linear(problem)
     if lam is None or lam == strength:
         if beta == 0:
             return _linear(problem)
         if np.isinf(beta):
             return _max_min(problem)
-        return _by_rows(problem, beta, -np.inf)
+        return _by_rows(problem, lambda *small: _small(*small, beta))
+    if np.isinf(beta):
+        return _smallest_and_sum(problem, lam - 1.0)
     if lam > strength:
-        return _with_extra_efficiency(problem, beta, lam - strength, strength)
-    return _with_less_efficiency(problem, beta, lam, strength)
+        return _by_rows(problem, lambda *small: _small_with_extra(*small, beta, lam - strength))
+    return _with_less_efficiency(problem, beta, lam)
+
+
+def certifiable(beta: float, lam: float | None) -> bool:
+    """Whether prices can prove the answer: not where it is found by a search over the sum or the smallest utility."""
+    if lam is None or lam == 0 or np.isinf(lam):
+        return True
+    return lam == 1 if np.isinf(beta) else lam >= _strength(beta)
 
 
 def _strength(beta: float) -> float:
@@ -147,20 +161,20 @@ def _strength(beta: float) -> float:
     return np.inf if beta == 0 else abs(1.0 - beta) / beta
 
 
-def _by_rows(problem: Problem, beta: float, log_theta: float) -> tuple[Floats, Floats]:
+def _by_rows(problem: Problem, solve_small: Callable[..., tuple[Floats, Floats]]) -> tuple[Floats, Floats]:
     """Row generation: solve over the rows that matter, look for violated ones, until there are none."""
     member = np.zeros(problem.rows, dtype=np.int8)
     activity = np.empty(problem.rows)
     prices = np.zeros(problem.rows)
     kernels.tightest_rows(problem.start, problem.row, problem.value, member)
     work = np.flatnonzero(member)
-    tolerance = 1e-3
+    tolerance = LOOSE
     y = p = None
     for at in range(PASSES_MAX):
         position = np.full(problem.rows, -1)
         position[work] = np.arange(len(work))
         small = kernels.working_matrix(problem.start, problem.row, problem.value, position)
-        y, p = _small(*small, len(work), beta, log_theta, tolerance, y, p)
+        y, p = solve_small(*small, len(work), tolerance, y, p)
         kernels.rows_times(problem.start, problem.row, problem.value, y, activity)
         full = float(np.max(activity[work]))
         limit = full * (1.0 + max(tolerance, 1e-13))
@@ -184,38 +198,36 @@ def _by_rows(problem: Problem, beta: float, log_theta: float) -> tuple[Floats, F
 
 
 def _small(
-    start: Any, row: Any, value: Floats, rows: int, beta: float, log_theta: float, tolerance: float, y: Any, p: Any
+    start: Any, row: Any, value: Floats, rows: int, tolerance: float, y: Any, p: Any, beta: float
 ) -> tuple[Floats, Floats]:
     """Solve over the working rows; when the certificate is not good, try more careful ways."""
     first_y, first_p = kernels.starting_point(start, row, value, rows)
     if y is not None:
         first_y, first_p = 0.9 * y, p + 1e-3 / rows
     best: tuple[float, Floats, Floats] = (np.inf, first_y, first_p)
-    goal = max(tolerance * 10, GOOD)
     for begin, caution in ((max(beta, 0.3), 0.3), (min(max(beta, 1.0), 3.0), 1.0), (1.0, 0.3)):
         y, p = first_y.copy(), first_p.copy()
-        _, worst, mu = kernels.interior_point(
-            start, row, value, beta, begin, caution, log_theta, y, p, tolerance, ITERATIONS_MAX
-        )
-        distance = _distance(start, row, value, rows, beta, log_theta, y, p, worst, mu)
+        kernels.interior_point(start, row, value, beta, begin, caution, y, p, tolerance, ITERATIONS_MAX)
+        distance = _distance(start, row, value, rows, beta, y, p)
         if distance < best[0]:
             best = (distance, y, p)
-        if distance <= goal:
+        if distance <= max(tolerance * 10, GOOD):
             return y, p
         first_y, first_p = kernels.starting_point(start, row, value, rows)
-    if log_theta == -np.inf:
-        y, p = dual_newton(start, row, value, rows, beta)
-        if _distance(start, row, value, rows, beta, log_theta, y, p, 0.0, 0.0) < best[0]:
-            return y, p
-    return best[1], best[2]
+    y, p = dual_newton(start, row, value, rows, beta)
+    return (y, p) if _distance(start, row, value, rows, beta, y, p) < best[0] else (best[1], best[2])
 
 
-def _distance(
-    start: Any, row: Any, value: Floats, rows: int, beta: float, log_theta: float, y: Floats, p: Floats, worst: float, mu: float
-) -> float:
-    """How far the point is from optimal on the working rows."""
-    if log_theta > -np.inf:
-        return max(worst, mu * rows)
+def _small_with_extra(
+    start: Any, row: Any, value: Floats, rows: int, tolerance: float, y: Any, p: Any, beta: float, extra: float
+) -> tuple[Floats, Floats]:
+    """The same with extra weight on the sum; precise at once, so that the loose passes count as well."""
+    first, _ = kernels.starting_point(start, row, value, rows)
+    return primal_newton(start, row, value, first, beta, extra)
+
+
+def _distance(start: Any, row: Any, value: Floats, rows: int, beta: float, y: Floats, p: Floats) -> float:
+    """The certified gap over the working rows."""
     activity, q = np.empty(rows), np.empty(len(y))
     kernels.rows_times(start, row, value, y, activity)
     kernels.columns_times(start, row, value, p, q)
@@ -248,78 +260,60 @@ def _linear(problem: Problem) -> tuple[Floats, Floats]:
     return largest_sum(problem.start, problem.row, problem.value, problem.rows)
 
 
-def _with_extra_efficiency(problem: Problem, beta: float, extra: float, strength: float) -> tuple[Floats, Floats]:
-    """lam > w: the optimum maximises sum y^(1-beta)/(1-beta) + theta sum y for one theta, found by bisection.
+def _smallest_and_sum(problem: Problem, extra: float) -> tuple[Floats, Floats]:
+    """beta = inf, lam > 1: log min y + c log sum y, concave in the smallest utility; each trial is an LP above it."""
+    from dpbalance.scheduler.highs import largest_sum
 
-    With P = sum y^(1-beta) and S = sum y that theta is c P / (w S); the difference of the two sides grows with theta.
-    """
-    if np.isinf(beta):
-        raise OptionError("lam above |1-beta|/beta needs a finite beta; use a large one such as 50")
+    equal, prices = _equal(problem)
+    base = np.empty(problem.rows)
+    kernels.rows_times(problem.start, problem.row, problem.value, np.ones(problem.count), base)
 
-    def mismatch(log_theta: float) -> tuple[float, Floats, Floats]:
-        y, prices = _by_rows(problem, beta, log_theta)
-        powers = (1.0 - beta) * np.log(y)
-        top = float(np.max(powers))
-        log_p = top + float(np.log(np.sum(np.exp(powers - top))))
-        return log_theta - (np.log(extra / strength) + log_p - float(np.log(np.sum(y)))), y, prices
+    def trial(smallest: float) -> tuple[float, Floats, Floats]:
+        rest = 1.0 - smallest * base[problem.row]
+        more, _ = largest_sum(problem.start, problem.row, problem.value / rest, problem.rows)
+        return np.log(smallest) + extra * np.log(np.sum(smallest + more)), smallest + more, prices
 
-    start_y, _ = _by_rows(problem, beta, -np.inf)
-    powers = (1.0 - beta) * np.log(start_y)
-    guess = float(np.log(extra / strength) + np.log(np.sum(np.exp(powers - np.max(powers)))) + np.max(powers))
-    low = high = guess - float(np.log(np.sum(start_y)))
-    step, below, above = 0.5, mismatch(low), None
-    while below[0] > 0:
-        above, high, low, step = below, low, low - step, 2 * step
-        below = mismatch(low)
-    while above is None or above[0] < 0:
-        if above is not None:
-            below, low = above, high
-        high, step = high + step, 2 * step
-        above = mismatch(high)
-    middle = above
-    for at in range(60):
-        # a secant step where it behaves, a bisection every third time so that the interval always shrinks
-        share = -below[0] / (above[0] - below[0]) if at % 3 else 0.5
-        point = low + min(max(share, 0.02), 0.98) * (high - low)
-        middle = mismatch(point)
-        if abs(middle[0]) < 1e-11 or high - low < 1e-12 * max(1.0, abs(high)):
-            break
-        if middle[0] > 0:
-            above, high = middle, point
-        else:
-            below, low = middle, point
-    return middle[1], middle[2]
+    return _best_on(trial, 1e-6 * equal[0], (1.0 - 1e-12) * equal[0])
 
 
-def _with_less_efficiency(problem: Problem, beta: float, lam: float, strength: float) -> tuple[Floats, Floats]:
+def _with_less_efficiency(problem: Problem, beta: float, lam: float) -> tuple[Floats, Floats]:
     """0 < lam < w: search over S = sum y between equal shares and the alpha-fair sum, where W is maximised under S.
 
-    Holding the sum down is one more row, so every trial is an alpha-fair problem again.
+    Holding the sum down is one more row, so every trial is an alpha-fair problem again. At beta = 0, where w is
+    infinite and the fairness term is the entropy, the trials maximise W for a beta near 0.
     """
+    near = max(beta, 0.02)
     equal, equal_prices = _equal(problem)
-    if beta == 0 or np.isinf(beta):
-        raise OptionError(f"lam between 0 and |1-beta|/beta needs a finite beta above 0, not {beta!r}")
-    fair, fair_prices = _by_rows(problem, beta, -np.inf)
-    low, high = float(np.log(np.sum(equal))), float(np.log(np.sum(fair)))
+    fair, fair_prices = _by_rows(problem, lambda *small: _small(*small, near))
+
+    def objective(y: Floats) -> float:
+        log_sum = float(np.log(np.sum(y)))
+        if beta == 0:
+            share = y / np.sum(y)
+            return lam * log_sum - float(np.sum(share * np.log(np.maximum(share, 1e-300))))
+        return _strength(beta) * (log_welfare(y, beta) - log_sum) + lam * log_sum
 
     def trial(log_sum: float) -> tuple[float, Floats, Floats]:
         capped = columns.with_full_row(problem.start, problem.row, problem.value, problem.rows, np.exp(-log_sum))
-        y, prices = _by_rows(Problem(*capped, problem.rows + 1), beta, -np.inf)
-        value = strength * log_welfare(y, beta) + (lam - strength) * float(np.log(np.sum(y)))
-        return value, y, prices[:-1]
+        y, prices = _by_rows(Problem(*capped, problem.rows + 1), lambda *small: _small(*small, near))
+        return objective(y), y, prices[:-1]
 
-    ends = [
-        (strength * log_welfare(y, beta) + (lam - strength) * float(np.log(np.sum(y))), y, prices)
-        for y, prices in ((equal, equal_prices), (fair, fair_prices))
-    ]
+    ends = [(objective(equal), equal, equal_prices), (objective(fair), fair, fair_prices)]
+    low, high = float(np.log(np.sum(equal))), float(np.log(np.sum(fair)))
     if high - low < 1e-9:
-        return ends[1][1], ends[1][2]
+        return max(ends, key=lambda each: each[0])[1:]
+    inner = _best_on(trial, low, high)
+    return max([(objective(inner[0]), *inner), *ends], key=lambda each: each[0])[1:]
+
+
+def _best_on(trial: Callable[[float], tuple[float, Floats, Floats]], low: float, high: float) -> tuple[Floats, Floats]:
+    """The best trial on an interval: a grid first, in case there are several hills, then a golden section."""
     grid = np.linspace(low, high, 18)[1:-1]
     tried = [trial(float(point)) for point in grid]
     best = int(np.argmax([each[0] for each in tried]))
     a, b = (low if best == 0 else grid[best - 1]), (high if best == len(grid) - 1 else grid[best + 1])
     golden = (5**0.5 - 1) / 2
-    for _ in range(40):
+    for _ in range(45):
         c, d = b - golden * (b - a), a + golden * (b - a)
         left, right = trial(float(c)), trial(float(d))
         tried += [left, right]
@@ -327,10 +321,9 @@ def _with_less_efficiency(problem: Problem, beta: float, lam: float, strength: f
             b = d
         else:
             a = c
-        if b - a < 1e-9:
+        if b - a < 1e-10 * max(abs(a), abs(b)):
             break
-    winner = max([*tried, *ends], key=lambda each: each[0])
-    return winner[1], winner[2]
+    return max(tried, key=lambda each: each[0])[1:]
 
 
 def _vector(values: Any, count: int, name: str, infinite: bool = False) -> Floats:

@@ -19,7 +19,7 @@ from dpbalance.errors import SolverError
 from dpbalance.market import Round
 from dpbalance.market.round import MAX_MULTIPLE, Floats, Indices
 from dpbalance.scheduler import kernel_round as kernels
-from dpbalance.scheduler.alpha_fair import solve_columns
+from dpbalance.scheduler.alpha_fair import certifiable, solve_columns
 from dpbalance.scheduler.options import Options, require
 from dpbalance.scheduler.orders import packing_orders
 from dpbalance.scheduler.packing import NODES_MAX, solve_whole
@@ -122,7 +122,6 @@ class _Problem:
         solution = solve_columns(
             self.column, self.row, value, self.left.astype(np.float64), dominant, weight, options.beta, options.lam, upper
         )
-        strength = np.inf if options.beta == 0 else abs(1 - options.beta) / options.beta
         return Shares(
             beta=options.beta,
             lam=options.lam,
@@ -133,7 +132,7 @@ class _Problem:
             take=solution.x,
             price=solution.price,
             bound_price=solution.bound_price,
-            certifiable=options.lam is None or options.lam == 0 or options.lam >= strength,
+            certifiable=certifiable(options.beta, options.lam),
             as_printed=printed,
         )
 
@@ -162,7 +161,7 @@ class _Problem:
         unproven = [int(i) for i in np.flatnonzero(hard) if not self._pack_hard(int(i), offered, value, multiple)]
         notes = [f"packing of analyst {round_.analysts[i]!r} is the best found, not proven best" for i in unproven]
         if not shares.certifiable:
-            notes.append("0 < lam < |1-beta|/beta: step 1 was searched for, is not certified and need not be efficient")
+            notes.append("step 1 has no certificate for this beta and lam: the answer was searched for")
         if shares.as_printed:
             notes.append("the printed constraint was used: the grants may take more budget than there is")
             return multiple, tuple(notes)

@@ -1,8 +1,8 @@
 """How is alpha-fairness over few rows solved? A primal-dual interior point method on the KKT system in logarithms.
 
-maximise sum y^(1-beta)/(1-beta) + theta sum y  over  A y <= 1. With marginal utility m(y) = y^-beta + theta, prices p
-and q = A' p, the optimum has log q = log m(y) + kappa for some kappa, s = 1 - A y and s_k p_k = 0. Working with
-logarithms makes every analyst count alike however small its utility; prices are kept at sum 1, and kappa floats.
+maximise sum y^(1-beta)/(1-beta) over A y <= 1. With prices p and q = A' p the optimum has beta log y + log q = kappa
+for some kappa, s = 1 - A y and s_k p_k = 0. Working with logarithms makes every analyst count alike however small its
+utility; prices are kept at sum 1, and kappa floats.
 
 A is stored by columns (one for each analyst): rows `row[e]`, values `value[e]` for e in start[i]:start[i + 1].
 """
@@ -106,20 +106,15 @@ def working_matrix(start, row, value, position):  # type: ignore[no-untyped-def]
 
 
 @kernel
-def residuals(start, row, value, beta, log_theta, y, p, q, r, h):  # type: ignore[no-untyped-def]
-    """q = A' p, r = log m(y) + kappa - log q with the kappa that balances it, and the beta each analyst feels.
+def residuals(start, row, value, beta, y, p, q, r):  # type: ignore[no-untyped-def]
+    """q = A' p and r = kappa - beta log y - log q with the kappa that balances it.
 
     Returns the largest |r|, and the largest felt by prices: who still shrinks but holds next to nothing is not.
     """
     columns_times(start, row, value, p, q)
     kappa, mass, worst, felt = 0.0, 0.0, 0.0, 0.0
     for i in range(len(y)):
-        own = -beta * np.log(y[i])
-        m = own
-        if log_theta > -1e300:
-            m = max(own, log_theta) + np.log1p(np.exp(-abs(own - log_theta)))
-        r[i] = m - np.log(q[i])
-        h[i] = beta * np.exp(own - m)
+        r[i] = -beta * np.log(y[i]) - np.log(q[i])
         kappa -= y[i] * q[i] * r[i]
         mass += y[i] * q[i]
     kappa /= mass
@@ -147,14 +142,14 @@ def slacks(t, s, p, rp):  # type: ignore[no-untyped-def]
 
 
 @kernel
-def newton_matrix(start, row, value, y, q, h, ratio, s, p, g, schur, jacobi, panel):  # type: ignore[no-untyped-def]
+def newton_matrix(start, row, value, beta, y, q, ratio, s, p, g, schur, jacobi, panel):  # type: ignore[no-untyped-def]
     """Factor A H^-1 A' + diag(s/p) with unit diagonal; g = H^-1.
 
     An analyst that must shrink by exp(ratio) gets the mean slope along the way, so it cannot be planned below zero.
     """
     for i in range(len(y)):
         mean = np.expm1(max(ratio[i], -700.0)) / ratio[i] if ratio[i] < -1e-8 else 1.0
-        g[i] = y[i] * mean / (h[i] * q[i])
+        g[i] = y[i] * mean / (beta * q[i])
     schur[:] = 0.0
     for i in range(len(y)):
         for e in range(start[i], start[i + 1]):
@@ -236,10 +231,10 @@ def overshoots(y, dy, ratio):  # type: ignore[no-untyped-def]
 
 
 @kernel
-def interior_point(start, row, value, goal, begin, caution, log_theta, y, p, tolerance, limit):  # type: ignore[no-untyped-def]
+def interior_point(start, row, value, goal, begin, caution, y, p, tolerance, limit):  # type: ignore[no-untyped-def]
     """Improve y and p in place; return (iterations, largest |r|, complementarity)."""
     count, rows = len(y), len(p)
-    q, r, h, g, dy, ratio = np.empty((6, count))
+    q, r, g, dy, ratio = np.empty((5, count))
     s, rp, dp, ds, t, lift, target, jacobi = np.empty((8, rows))
     schur, panel = np.empty((rows, rows)), np.empty((4, rows))
     rows_times(start, row, value, y, t)
@@ -250,7 +245,7 @@ def interior_point(start, row, value, goal, begin, caution, log_theta, y, p, tol
     beta = begin
     while iteration < limit:
         p /= p.sum()
-        worst, felt = residuals(start, row, value, beta, log_theta, y, p, q, r, h)
+        worst, felt = residuals(start, row, value, beta, y, p, q, r)
         rows_times(start, row, value, y, t)
         infeasible, mu = slacks(t, s, p, rp)
         merit = max(worst, mu * rows, infeasible)
@@ -267,10 +262,10 @@ def interior_point(start, row, value, goal, begin, caution, log_theta, y, p, tol
             break
         floor = 0.0 if stalled <= 2 else min(0.8, max(0.1, 2 * floor))
         for i in range(count):
-            ratio[i] = min(r[i] / h[i], 0.0)
+            ratio[i] = min(r[i] / beta, 0.0)
         target[:] = 0.0
         for _ in range(4):
-            newton_matrix(start, row, value, y, q, h, ratio, s, p, g, schur, jacobi, panel)
+            newton_matrix(start, row, value, beta, y, q, ratio, s, p, g, schur, jacobi, panel)
             lift[:] = 0.0
             for i in range(count):
                 for e in range(start[i], start[i + 1]):
