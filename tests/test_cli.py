@@ -150,6 +150,17 @@ def test_an_allocation_that_overspends_is_never_shown(
     assert "dpf failed: DPB-203" in capsys.readouterr().out
 
 
+def test_the_printed_constraint_of_the_paper_is_refused_where_it_overspends(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "paper.json").write_text(printed("example", "--workload", "paper"))
+    with pytest.raises(SystemExit) as ended:
+        main(["allocate", str(tmp_path / "paper.json"), "--option", "constraint=as-printed-may-overspend"])
+    told = capsys.readouterr()
+    assert (ended.value.code, told.out) == (5, "")
+    assert told.err.startswith("DPB-203 BudgetExceeded: block ")
+
+
 def test_what_nobody_foresaw_is_one_line_and_a_traceback_only_on_request(
     round_file: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -57,7 +57,7 @@ def allocation_to_json(allocation: Allocation) -> dict[str, Any]:
                 strict=True,
             )
         ),
-        "proof": {"violation": allocation.proof.violation, "gap": allocation.proof.gap},
+        "proof": {"violation": _finite(allocation.proof.violation), "gap": allocation.proof.gap},
         "notes": list(allocation.notes),
     }
 

@@ -28,9 +28,11 @@ class Proof:
 
 def prove(allocation: Allocation) -> tuple[Proof, list[str]]:
     """The proof, and a sentence for every broken promise."""
-    broken = [*_one_or_more(allocation), *_costs(allocation)]
+    broken = _one_or_more(allocation)
+    if broken:  # there is no sense in what such multiples would cost
+        return Proof(float("inf"), None), broken
     worst, overspent = _overspent(allocation)
-    broken += overspent
+    broken += [*_costs(allocation), *overspent]
     gap = None
     if allocation.shares is not None:
         verdict = verify(allocation.round, allocation.shares)
@@ -98,8 +100,11 @@ def _overspent(allocation: Allocation) -> tuple[int, list[str]]:
 
 def exact_totals(block: Any, cost: Any, blocks: int) -> Any:
     """(blocks, orders) totals; in Python integers when 64 bits might not hold them."""
-    largest = int(cost.max(initial=0))
-    dtype: Any = np.int64 if largest * max(len(cost), 1) < 2**62 else object
+    largest = int(cost.max(initial=0)) * max(len(cost), 1)
+    if largest < 2**53:  # sums of doubles are exact, and fast
+        columns = [np.bincount(block, weights=column, minlength=blocks) for column in cost.T]
+        return np.stack(columns, axis=1).astype(np.int64)
+    dtype: Any = np.int64 if largest < 2**62 else object
     total = np.zeros((blocks, cost.shape[1]), dtype=dtype)
     np.add.at(total, block, cost.astype(dtype))
     return total

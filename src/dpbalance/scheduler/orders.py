@@ -13,7 +13,7 @@ from dpbalance.scheduler.dpk import best_orders, candidates
 def packing_orders(round_: Round) -> Indices:
     """One order for each block: the largest knapsack value; among equals the smallest total demand / available."""
     blocks, width = round_.capacity.shape
-    if width == 1:
+    if width == 1 or not len(round_.pipelines):
         return np.zeros(blocks, dtype=np.int64)
     left = round_.available
     best = _best(round_.start, round_.block, round_.cost, left, round_.weight, bool(np.ptp(round_.weight) > 0))
