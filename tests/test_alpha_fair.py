@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from fractions import Fraction
+from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
@@ -38,7 +39,9 @@ def test_the_reference_cases_are_met(cases: Path) -> None:
         assert abs(solution.log_welfare - float(case["log_W"])) <= 1e-8, file.name
         assert solution.gap <= 1e-8, file.name
         if case["x_unique"]:
-            known = [(ours, theirs) for ours, theirs in zip(solution.x, case["x_star"], strict=True) if theirs is not None]
+            known = [
+                (ours, theirs) for ours, theirs in zip(solution.x, case["x_star"], strict=True) if theirs is not None
+            ]
             assert all(abs(ours - theirs) <= 1e-3 * abs(theirs) for ours, theirs in known), file.name
 
 
@@ -48,7 +51,9 @@ def test_two_thousand_degenerate_instances_are_certified(part: int) -> None:
     fixed = [0.0, 0.01, 0.2, 0.5, 1.0, 2.2, 5.0, 20.0, 50.0, np.inf]
     for number in range(500):
         kind = SHARE_KINDS[number % len(SHARE_KINDS)]
-        beta = float(random.choice(fixed)) if number % 3 == 0 else float(np.exp(random.uniform(np.log(0.01), np.log(50))))
+        beta = (
+            float(random.choice(fixed)) if number % 3 == 0 else float(np.exp(random.uniform(np.log(0.01), np.log(50))))
+        )
         instance = shares_instance(random, kind)
         solution = alpha_fair.solve(**instance, beta=beta)
         where = f"{part}/{number} {kind} beta={beta}"
@@ -112,7 +117,7 @@ def test_more_lambda_buys_more_sum_and_is_certified(beta: float) -> None:
             solution = alpha_fair.solve(**instance, beta=beta, lam=strength * factor)
             assert solution.gap <= 1e-8, (number, factor)
             sums.append(float(value @ solution.x))
-        assert all(later >= earlier * (1 - 1e-7) for earlier, later in zip(sums, sums[1:], strict=False))
+        assert all(later >= earlier * (1 - 1e-7) for earlier, later in pairwise(sums))
 
 
 def test_small_lambda_finds_the_best_of_a_fine_grid() -> None:

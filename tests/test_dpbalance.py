@@ -65,7 +65,10 @@ def test_a_pipeline_that_cannot_be_met_does_not_starve_its_analyst() -> None:
 def test_caps_on_multiples_hold_from_the_pipeline_and_from_the_option() -> None:
     round_ = Round.build(
         [Block(id="B", capacity=1.0)],
-        [Pipeline(id="P", analyst="a", demand={"B": 0.1}), Pipeline(id="Q", analyst="b", demand={"B": 0.1}, max_multiple=2)],
+        [
+            Pipeline(id="P", analyst="a", demand={"B": 0.1}),
+            Pipeline(id="Q", analyst="b", demand={"B": 0.1}, max_multiple=2),
+        ],
     )
     free = served(DPBalance().decide(round_))
     assert free["Q"] == 2.0
@@ -136,7 +139,9 @@ def test_whole_charges_of_a_multiple_never_pass_the_budget() -> None:
     for _ in range(300):
         demand = random.integers(1, 2**40, (2, 4))
         x = 1.0 + random.uniform(0, 3, 4)
-        exact = [[dpbalance.amounts.multiplied_exactly(int(d), float(t)) for d, t in zip(r, x, strict=True)] for r in demand]
+        exact = [
+            [dpbalance.amounts.multiplied_exactly(int(d), float(t)) for d, t in zip(r, x, strict=True)] for r in demand
+        ]
         for row, wanted in zip(demand, exact, strict=True):
             assert [kernel_round.ceil_product(d, t) for d, t in zip(row, x, strict=True)] == wanted
         budget = np.array([sum(row) for row in exact]) - random.integers(0, 3, 2)
@@ -153,7 +158,11 @@ def test_an_analyst_with_very_many_different_rows_is_packed_too() -> None:
     random = dpbalance.clock.chance(4)
     names = [f"B{at}" for at in range(300)]
     pipelines = [
-        Pipeline(id=f"P{at}", analyst="a" if at % 2 else "b", demand=dict(zip(names, random.uniform(0.01, 0.2, 300).tolist(), strict=True)))
+        Pipeline(
+            id=f"P{at}",
+            analyst="a" if at % 2 else "b",
+            demand=dict(zip(names, random.uniform(0.01, 0.2, 300).tolist(), strict=True)),
+        )
         for at in range(20)
     ]
     allocation = DPBalance().decide(Round.build([Block(id=n, capacity=1.0) for n in names], pipelines))
@@ -170,7 +179,16 @@ def test_an_empty_round_is_an_empty_answer() -> None:
 
 
 @pytest.mark.parametrize(
-    "bad", [{"beta": -1}, {"beta": float("nan")}, {"lam": -1}, {"max_multiple": 0.5}, {"leftover": "keep"}, {"constraint": "no"}, {"tau": 0}]
+    "bad",
+    [
+        {"beta": -1},
+        {"beta": float("nan")},
+        {"lam": -1},
+        {"max_multiple": 0.5},
+        {"leftover": "keep"},
+        {"constraint": "no"},
+        {"tau": 0},
+    ],
 )
 def test_bad_options_are_refused(bad: dict) -> None:
     with pytest.raises(OptionError):

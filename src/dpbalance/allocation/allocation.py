@@ -96,9 +96,10 @@ class Allocation:
     def cost(self) -> Units:
         """What each demand entry is charged: ceil(multiple * demand), whole units."""
         times = np.repeat(self.multiple, np.diff(self.round.start))
-        if np.all((times == 0) | (times == 1)):
-            return self.round.cost * (times == 1)[:, None]
-        return multiplied(self.round.cost, times[:, None])
+        charged = self.round.cost * (times > 0)[:, None]
+        more = np.flatnonzero(times > 1)
+        charged[more] = multiplied(self.round.cost[more], times[more, None])
+        return charged
 
     @cached_property
     def left(self) -> Any:

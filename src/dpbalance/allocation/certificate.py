@@ -89,7 +89,7 @@ def verify(round_: Round, shares: Shares) -> Verdict:
 def gap(y: Floats, q: Floats, prices: float, beta: float, lam: float | None) -> float:
     """The certified distance from the optimum of positive y, given q = A' p and sum p."""
     if lam == 0:
-        return float(np.max(np.log(y))) - float(np.min(np.log(y))) + np.log(max(prices / float(q @ y), 1.0))
+        return float(np.ptp(np.log(y))) + float(np.log(max(prices / float(q @ y), 1.0)))
     strength = np.inf if beta == 0 else abs(1.0 - beta) / beta
     if lam is None or lam == strength:
         return upper_bound(q, prices, beta) - log_welfare(y, beta)
@@ -170,7 +170,7 @@ def _log_mean_exp(values: Floats) -> float:
 
 def _totals(round_: Round, shares: Shares) -> dict[int, tuple[Indices, Floats]]:
     """Per analyst that takes part: its blocks and the total of its admitted demands there."""
-    totals = {}
+    totals: dict[int, tuple[Indices, Floats]] = {}
     blocks = len(round_.blocks)
     for analyst in range(len(round_.analysts)):
         mine = np.flatnonzero((round_.owner == analyst) & shares.admitted)
@@ -180,5 +180,5 @@ def _totals(round_: Round, shares: Shares) -> dict[int, tuple[Indices, Floats]]:
         block = round_.block[entries]
         amount = np.bincount(block, weights=round_.cost[entries, shares.order[block]], minlength=blocks)
         asked = np.flatnonzero(amount)
-        totals[analyst] = (asked, amount[asked])
+        totals[analyst] = (asked, amount[asked].astype(np.float64))
     return totals

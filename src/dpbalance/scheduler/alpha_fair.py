@@ -3,8 +3,9 @@
 maximise  w log W(y) + (lam - w) log sum y  over  gamma x <= left, 0 <= x <= upper,  with y_i = mu_i a_i x_i,
 mu_i = max_k gamma_ki, W the generalised mean of order 1 - beta, and w = |1-beta|/beta.
 
-`lam=None` means w, plain alpha-fairness. lam = 0 gives equal utilities, the largest that fit; lam = inf the largest sum.
-Between 0 and w the optimum is not concave and need not be Pareto efficient; it is searched for and not certified.
+`lam=None` means w, plain alpha-fairness. lam = 0 gives equal utilities, the largest that fit;
+lam = inf the largest sum. Between 0 and w the problem is not concave and its answer need not be Pareto efficient; it
+is searched for, and not certified.
 """
 
 from __future__ import annotations
@@ -25,6 +26,7 @@ from dpbalance.scheduler.dual_newton import dual_newton
 from dpbalance.scheduler.primal_newton import primal_newton
 
 Floats = npt.NDArray[np.float64]
+Indices = npt.NDArray[np.int64]
 
 LOOSE = 1e-3
 """What the interior point method aims at while rows are still being found."""
@@ -53,18 +55,24 @@ class Solution:
     """Prices of the rows and of the upper bounds."""
 
 
-@dataclass(frozen=True, slots=True)
 class Problem:
     """A y <= 1 by columns, one for each analyst that can get anything."""
 
-    start: npt.NDArray[np.int64]
-    row: npt.NDArray[np.int64]
-    value: Floats
-    rows: int
+    def __init__(self, columns: tuple[Indices, Indices, Floats], rows: int) -> None:
+        self.start, self.row, self.value = self.columns = columns
+        self.rows, self.count = rows, len(self.start) - 1
 
-    @property
-    def count(self) -> int:
-        return len(self.start) - 1
+    def full(self, y: Floats) -> Floats:
+        """A y: how full each row is."""
+        activity = np.empty(self.rows)
+        kernels.rows_times(*self.columns, y, activity)
+        return activity
+
+    def pull(self, p: Floats) -> Floats:
+        """A' p: what each analyst pays for a unit of utility."""
+        q = np.empty(self.count)
+        kernels.columns_times(*self.columns, p, q)
+        return q
 
 
 def solve(
@@ -112,7 +120,7 @@ def solve_columns(
     members = np.flatnonzero(live)
     if not len(members):
         return Solution(x=x, log_welfare=-np.inf, gap=None, price=price, bound_price=bound_price)
-    problem = Problem(*columns.scaled(start, row, value, left, scale, upper, members), len(left) + count)
+    problem = Problem(columns.scaled(start, row, value, left, scale, upper, members), len(left) + count)
     y, prices = divide(problem, beta, lam)
     x[members] = y / scale[members]
     columns.make_feasible(start, row, value, left, upper, x)
@@ -121,9 +129,7 @@ def solve_columns(
     welfare = log_welfare(y, beta)
     if not certifiable(beta, lam):
         return Solution(x=x, log_welfare=welfare, gap=None, price=price, bound_price=bound_price)
-    q = np.empty(len(members))
-    kernels.columns_times(problem.start, problem.row, problem.value, prices, q)
-    proven = certified_gap(y, q, float(np.sum(prices)), beta, lam)
+    proven = certified_gap(y, problem.pull(prices), float(np.sum(prices)), beta, lam)
     return Solution(x=x, log_welfare=welfare, gap=max(proven, 0.0), price=price, bound_price=bound_price)
 
 
@@ -139,11 +145,11 @@ def divide(problem: Problem, beta: float, lam: float | None) -> tuple[Floats, Fl
             return _linear(problem)
         if np.isinf(beta):
             return _max_min(problem)
-        return _by_rows(problem, lambda *small: _small(*small, beta))
+        return _by_rows(problem, lambda *small: _small(beta, *small))
     if np.isinf(beta):
         return _smallest_and_sum(problem, lam - 1.0)
     if lam > strength:
-        return _by_rows(problem, lambda *small: _small_with_extra(*small, beta, lam - strength))
+        return _by_rows(problem, lambda small, *_: _small_with_extra(beta, lam - strength, small))
     return _with_less_efficiency(problem, beta, lam)
 
 
@@ -164,81 +170,71 @@ def _strength(beta: float) -> float:
 def _by_rows(problem: Problem, solve_small: Callable[..., tuple[Floats, Floats]]) -> tuple[Floats, Floats]:
     """Row generation: solve over the rows that matter, look for violated ones, until there are none."""
     member = np.zeros(problem.rows, dtype=np.int8)
-    activity = np.empty(problem.rows)
     prices = np.zeros(problem.rows)
-    kernels.tightest_rows(problem.start, problem.row, problem.value, member)
+    kernels.tightest_rows(*problem.columns, member)
     work = np.flatnonzero(member)
     tolerance = LOOSE
     y = p = None
     for at in range(PASSES_MAX):
         position = np.full(problem.rows, -1)
         position[work] = np.arange(len(work))
-        small = kernels.working_matrix(problem.start, problem.row, problem.value, position)
-        y, p = solve_small(*small, len(work), tolerance, y, p)
-        kernels.rows_times(problem.start, problem.row, problem.value, y, activity)
+        small = Problem(kernels.working_matrix(*problem.columns, position), len(work))
+        y, p = solve_small(small, tolerance, y, p)
+        activity = problem.full(y)
         full = float(np.max(activity[work]))
         limit = full * (1.0 + max(tolerance, 1e-13))
         new = kernels.violated_rows(problem.start, problem.row, activity, member, limit)
-        if not new:
-            if tolerance <= TOLERANCE:
-                break
-            tolerance = TOLERANCE
+        prices[:] = 0.0
         prices[work] = p
-        if at == 1:  # the first guess brings many rows along that turn out loose; later ones are kept, or it could cycle
+        if not new and tolerance <= TOLERANCE:
+            return y / float(np.max(activity)), prices
+        if not new:
+            tolerance = TOLERANCE
+        if (
+            at == 1
+        ):  # the first guess brings many rows along that turn out loose; later ones are kept, or it could cycle
             member[work[activity[work] < 0.8 * full]] = 0
             kernels.cover_everyone(problem.start, problem.row, activity, member)
         y = y * (1.0 / float(np.max(activity)))
         work = np.flatnonzero(member)
         p = prices[work]
-    else:
-        raise SolverError(f"shares did not settle in {PASSES_MAX} passes over the rows")
-    prices[:] = 0.0
-    prices[work] = p
-    return y / float(np.max(activity)), prices
+    raise SolverError(f"shares did not settle in {PASSES_MAX} passes over the rows")
 
 
-def _small(
-    start: Any, row: Any, value: Floats, rows: int, tolerance: float, y: Any, p: Any, beta: float
-) -> tuple[Floats, Floats]:
+def _small(beta: float, problem: Problem, tolerance: float, y: Any, p: Any) -> tuple[Floats, Floats]:
     """Solve over the working rows; when the certificate is not good, try more careful ways."""
-    first_y, first_p = kernels.starting_point(start, row, value, rows)
+    first_y, first_p = kernels.starting_point(*problem.columns, problem.rows)
     if y is not None:
-        first_y, first_p = 0.9 * y, p + 1e-3 / rows
+        first_y, first_p = 0.9 * y, p + 1e-3 / problem.rows
     best: tuple[float, Floats, Floats] = (np.inf, first_y, first_p)
     for begin, caution in ((max(beta, 0.3), 0.3), (min(max(beta, 1.0), 3.0), 1.0), (1.0, 0.3)):
         y, p = first_y.copy(), first_p.copy()
-        kernels.interior_point(start, row, value, beta, begin, caution, y, p, tolerance, ITERATIONS_MAX)
-        distance = _distance(start, row, value, rows, beta, y, p)
+        kernels.interior_point(*problem.columns, beta, begin, caution, y, p, tolerance, ITERATIONS_MAX)
+        distance = _distance(problem, beta, y, p)
         if distance < best[0]:
             best = (distance, y, p)
         if distance <= max(tolerance * 10, GOOD):
             return y, p
-        first_y, first_p = kernels.starting_point(start, row, value, rows)
-    y, p = dual_newton(start, row, value, rows, beta)
-    return (y, p) if _distance(start, row, value, rows, beta, y, p) < best[0] else (best[1], best[2])
+        first_y, first_p = kernels.starting_point(*problem.columns, problem.rows)
+    y, p = dual_newton(*problem.columns, problem.rows, beta)
+    return (y, p) if _distance(problem, beta, y, p) < best[0] else (best[1], best[2])
 
 
-def _small_with_extra(
-    start: Any, row: Any, value: Floats, rows: int, tolerance: float, y: Any, p: Any, beta: float, extra: float
-) -> tuple[Floats, Floats]:
-    """The same with extra weight on the sum; precise at once, so that the loose passes count as well."""
-    first, _ = kernels.starting_point(start, row, value, rows)
-    return primal_newton(start, row, value, first, beta, extra)
+def _small_with_extra(beta: float, extra: float, problem: Problem) -> tuple[Floats, Floats]:
+    """The same with extra weight on the sum, from scratch each time and precise at once."""
+    first, _ = kernels.starting_point(*problem.columns, problem.rows)
+    return primal_newton(*problem.columns, first, beta, extra)
 
 
-def _distance(start: Any, row: Any, value: Floats, rows: int, beta: float, y: Floats, p: Floats) -> float:
-    """The certified gap over the working rows."""
-    activity, q = np.empty(rows), np.empty(len(y))
-    kernels.rows_times(start, row, value, y, activity)
-    kernels.columns_times(start, row, value, p, q)
-    return upper_bound(q, float(np.sum(p)), beta) - log_welfare(y / np.max(activity), beta)
+def _distance(problem: Problem, beta: float, y: Floats, p: Floats) -> float:
+    """The certified gap."""
+    fullest = float(np.max(problem.full(y)))
+    return upper_bound(problem.pull(p), float(np.sum(p)), beta) - log_welfare(y / fullest, beta)
 
 
 def _equal(problem: Problem) -> tuple[Floats, Floats]:
     """The largest equal utilities: one row is full, and its price is the proof."""
-    activity = np.empty(problem.rows)
-    kernels.rows_times(problem.start, problem.row, problem.value, np.ones(problem.count), activity)
-    prices = np.zeros(problem.rows)
+    activity, prices = problem.full(np.ones(problem.count)), np.zeros(problem.rows)
     tight = int(np.argmax(activity))
     prices[tight] = 1.0
     return np.full(problem.count, 1.0 / activity[tight]), prices
@@ -247,7 +243,7 @@ def _equal(problem: Problem) -> tuple[Floats, Floats]:
 def _max_min(problem: Problem) -> tuple[Floats, Floats]:
     """Lexicographic max-min by progressive filling; the first row to fill is the proof of the smallest utility."""
     y = np.zeros(problem.count)
-    tight = columns.fill(problem.start, problem.row, problem.value, problem.rows, y)
+    tight = columns.fill(*problem.columns, problem.rows, y)
     prices = np.zeros(problem.rows)
     prices[tight] = 1.0
     return y, prices
@@ -257,7 +253,7 @@ def _linear(problem: Problem) -> tuple[Floats, Floats]:
     """The largest sum, an LP."""
     from dpbalance.scheduler.highs import largest_sum
 
-    return largest_sum(problem.start, problem.row, problem.value, problem.rows)
+    return largest_sum(*problem.columns, problem.rows)
 
 
 def _smallest_and_sum(problem: Problem, extra: float) -> tuple[Floats, Floats]:
@@ -265,8 +261,7 @@ def _smallest_and_sum(problem: Problem, extra: float) -> tuple[Floats, Floats]:
     from dpbalance.scheduler.highs import largest_sum
 
     equal, prices = _equal(problem)
-    base = np.empty(problem.rows)
-    kernels.rows_times(problem.start, problem.row, problem.value, np.ones(problem.count), base)
+    base = problem.full(np.ones(problem.count))
 
     def trial(smallest: float) -> tuple[float, Floats, Floats]:
         rest = 1.0 - smallest * base[problem.row]
@@ -284,7 +279,7 @@ def _with_less_efficiency(problem: Problem, beta: float, lam: float) -> tuple[Fl
     """
     near = max(beta, 0.02)
     equal, equal_prices = _equal(problem)
-    fair, fair_prices = _by_rows(problem, lambda *small: _small(*small, near))
+    fair, fair_prices = _by_rows(problem, lambda *small: _small(near, *small))
 
     def objective(y: Floats) -> float:
         log_sum = float(np.log(np.sum(y)))
@@ -294,8 +289,8 @@ def _with_less_efficiency(problem: Problem, beta: float, lam: float) -> tuple[Fl
         return _strength(beta) * (log_welfare(y, beta) - log_sum) + lam * log_sum
 
     def trial(log_sum: float) -> tuple[float, Floats, Floats]:
-        capped = columns.with_full_row(problem.start, problem.row, problem.value, problem.rows, np.exp(-log_sum))
-        y, prices = _by_rows(Problem(*capped, problem.rows + 1), lambda *small: _small(*small, near))
+        capped = columns.with_full_row(*problem.columns, problem.rows, np.exp(-log_sum))
+        y, prices = _by_rows(Problem(capped, problem.rows + 1), lambda *small: _small(near, *small))
         return objective(y), y, prices[:-1]
 
     ends = [(objective(equal), equal, equal_prices), (objective(fair), fair, fair_prices)]

@@ -120,7 +120,15 @@ class _Problem:
         if printed:
             value *= np.repeat(weight, np.diff(self.column))
         solution = solve_columns(
-            self.column, self.row, value, self.left.astype(np.float64), dominant, weight, options.beta, options.lam, upper
+            self.column,
+            self.row,
+            value,
+            self.left.astype(np.float64),
+            dominant,
+            weight,
+            options.beta,
+            options.lam,
+            upper,
         )
         return Shares(
             beta=options.beta,
@@ -184,9 +192,7 @@ class _Problem:
         """One analyst by row generation and, where that gives up, HiGHS."""
         mine = self.members[self.group[analyst] : self.group[analyst + 1]]
         mine = mine[self.admitted[mine]]
-        entries = kernels.different_rows(
-            self.column[analyst], self.column[analyst + 1], self.fingerprint, offered
-        )
+        entries = kernels.different_rows(self.column[analyst], self.column[analyst + 1], self.fingerprint, offered)
         demand, budget = kernels.small_problem(
             entries, self.row, offered, mine, self.round.start, self.round.block, self.cost
         )

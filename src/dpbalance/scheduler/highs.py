@@ -70,9 +70,7 @@ def maximise(
     return np.array(solution.col_value), np.array(solution.row_dual), status
 
 
-def largest_sum(
-    start: npt.NDArray[Any], row: npt.NDArray[Any], value: Floats, rows: int
-) -> tuple[Floats, Floats]:
+def largest_sum(start: npt.NDArray[Any], row: npt.NDArray[Any], value: Floats, rows: int) -> tuple[Floats, Floats]:
     """Maximise sum y over A y <= 1 by row generation; utilities and row prices.
 
     Each y is measured by the most it could be alone, so that analysts of very different weight are solved alike.

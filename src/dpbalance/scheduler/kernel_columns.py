@@ -1,3 +1,4 @@
+# mypy: allow-untyped-defs
 """How does a demand matrix become the scaled problem of step 1, and shares of it feasible for certain?"""
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ def by_columns(gamma: Any) -> Any:
 
 
 @kernel
-def _dense_columns(table):  # type: ignore[no-untyped-def]
+def _dense_columns(table):
     rows, count = table.shape
     start = np.zeros(count + 1, dtype=np.int64)
     for k in range(rows):
@@ -44,7 +45,7 @@ def _dense_columns(table):  # type: ignore[no-untyped-def]
 
 
 @kernel
-def scales(start, row, value, left, weight, upper, scale):  # type: ignore[no-untyped-def]
+def scales(start, row, value, left, weight, upper, scale):
     """Fill scale_i = mu_i a_i and return who can get anything: asks for something, touches no empty row, has weight."""
     live = np.zeros(len(scale), dtype=np.bool_)
     for i in range(len(scale)):
@@ -60,7 +61,7 @@ def scales(start, row, value, left, weight, upper, scale):  # type: ignore[no-un
 
 
 @kernel
-def scaled(start, row, value, left, scale, upper, members):  # type: ignore[no-untyped-def]
+def scaled(start, row, value, left, scale, upper, members):
     """A_ki = gamma_ki / (left_k scale_i) for the members; their upper bounds are rows K + i."""
     rows = len(left)
     small = np.zeros(len(members) + 1, dtype=np.int64)
@@ -86,7 +87,7 @@ def scaled(start, row, value, left, scale, upper, members):  # type: ignore[no-u
 
 
 @kernel
-def make_feasible(start, row, value, left, upper, x):  # type: ignore[no-untyped-def]
+def make_feasible(start, row, value, left, upper, x):
     """Shrink x until every row holds in exact arithmetic: by the fullest row, and a margin for summing in doubles."""
     activity, entries = np.zeros(len(left)), np.zeros(len(left))
     for i in range(len(x)):
@@ -106,8 +107,8 @@ def make_feasible(start, row, value, left, upper, x):  # type: ignore[no-untyped
 
 
 @kernel
-def fill(start, row, value, rows, y):  # type: ignore[no-untyped-def]
-    """Progressive filling: raise all utilities together, stop those on a full row, go on; returns the first full row."""
+def fill(start, row, value, rows, y):
+    """Progressive filling: raise all utilities, stop those on a full row, go on; returns the first full row."""
     count = len(y)
     used, rate = np.zeros(rows), np.zeros(rows)
     open_ = np.ones(count, dtype=np.bool_)
@@ -153,7 +154,7 @@ def fill(start, row, value, rows, y):  # type: ignore[no-untyped-def]
 
 
 @kernel
-def with_full_row(start, row, value, rows, entry):  # type: ignore[no-untyped-def]
+def with_full_row(start, row, value, rows, entry):
     """The same problem with one more row (the last) that holds `entry` for everyone."""
     count = len(start) - 1
     grown = start + np.arange(count + 1)

@@ -1,3 +1,4 @@
+# mypy: allow-untyped-defs
 """How are the small dense systems inside the interior point method solved? Strict arithmetic, one thread."""
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ DROPPED = 1e100
 
 
 @kernel
-def factor(matrix, panel):  # type: ignore[no-untyped-def]
+def factor(matrix, panel):
     """Cholesky in place (lower triangle), four columns at a time; `panel` is (4, n) scratch.
 
     Updates are sums of columns rather than dot products, so they vectorise without reordering any sum.
@@ -43,7 +44,7 @@ def factor(matrix, panel):  # type: ignore[no-untyped-def]
 
 
 @kernel
-def substitute(matrix, x):  # type: ignore[no-untyped-def]
+def substitute(matrix, x):
     """Solve L L' x = x in place."""
     n = matrix.shape[0]
     for i in range(n):

@@ -1,3 +1,4 @@
+# mypy: allow-untyped-defs
 """How is one analyst's share packed? Branch and bound on whole-number rows, bounded by Lagrangian prices.
 
 Choose multiples x_j = 0 or 1 <= x_j <= cap_j with D x <= b: first as many pipelines as possible, then the largest
@@ -28,7 +29,7 @@ TABLE_MAX = 400
 
 
 @kernel
-def spend(rows, rest, value, cap):  # type: ignore[no-untyped-def]
+def spend(rows, rest, value, cap):
     """Maximise value e over rows e <= rest, 0 <= e <= cap: a dense simplex with bounds, starting from nothing.
 
     Returns e and the prices of the rows.
@@ -92,7 +93,7 @@ def spend(rows, rest, value, cap):  # type: ignore[no-untyped-def]
 
 
 @kernel
-def take_in_order(demand, budget, order, chosen):  # type: ignore[no-untyped-def]
+def take_in_order(demand, budget, order, chosen):
     """Serve whoever still fits, in this order; fills chosen and returns how many."""
     used = np.zeros(len(budget), dtype=np.int64)
     chosen[:] = False
@@ -112,7 +113,7 @@ def take_in_order(demand, budget, order, chosen):  # type: ignore[no-untyped-def
 
 
 @kernel
-def most_pipelines(demand, budget, scaled):  # type: ignore[no-untyped-def]
+def most_pipelines(demand, budget, scaled):
     """An upper bound on the count by linear relaxation with its prices, and a choice that reaches `found`.
 
     The choice takes the cheapest first at those prices, which then rise on the rows it overfills.
@@ -144,7 +145,7 @@ def most_pipelines(demand, budget, scaled):  # type: ignore[no-untyped-def]
 
 
 @kernel
-def worth(demand, budget, scaled, value, cap, chosen, x, prices):  # type: ignore[no-untyped-def]
+def worth(demand, budget, scaled, value, cap, chosen, x, prices):
     """The value of serving exactly the chosen ones as well as possible; fills x and the prices of what was left."""
     members = np.flatnonzero(chosen)
     height = len(budget)
@@ -173,7 +174,7 @@ def worth(demand, budget, scaled, value, cap, chosen, x, prices):  # type: ignor
 
 
 @kernel
-def bounds(scaled, value, cap, price, gain):  # type: ignore[no-untyped-def]
+def bounds(scaled, value, cap, price, gain):
     """Fill gain with g_j under these prices."""
     for j in range(len(value)):
         d = value[j]
@@ -183,7 +184,7 @@ def bounds(scaled, value, cap, price, gain):  # type: ignore[no-untyped-def]
 
 
 @kernel
-def price_rows(scaled, value, cap, count, known, price, steps):  # type: ignore[no-untyped-def]
+def price_rows(scaled, value, cap, count, known, price, steps):
     """Improve prices towards the smallest bound for serving `count`, by subgradient steps towards the known value."""
     height, width = scaled.shape
     gain, load, best_price, best = np.empty(width), np.empty(height), price.copy(), np.inf
@@ -218,7 +219,7 @@ def price_rows(scaled, value, cap, count, known, price, steps):  # type: ignore[
 
 
 @kernel
-def smallest_sums(amounts, count):  # type: ignore[no-untyped-def]
+def smallest_sums(amounts, count):
     """table[t, k]: the sum of the k smallest amounts among those from position t on."""
     width = len(amounts)
     table = np.full((width + 1, count + 1), np.inf)
@@ -239,7 +240,7 @@ def smallest_sums(amounts, count):  # type: ignore[no-untyped-def]
 
 
 @kernel
-def dominated(scaled, value, cap, order):  # type: ignore[no-untyped-def]
+def dominated(scaled, value, cap, order):
     """before[a, b]: the pipeline at position a is at least as good in every way as the one at b > a."""
     width = len(order)
     before = np.zeros((width, width), dtype=np.bool_)
@@ -256,9 +257,9 @@ def dominated(scaled, value, cap, order):  # type: ignore[no-untyped-def]
 
 
 @kernel
-def search(demand, budget, scaled, value, cap, wide, count, surrogate, price, known, nodes_max, best_x):  # type: ignore[no-untyped-def]
-    """Depth first over the pipelines in order of their gain; returns (value or known, nodes used, finished)."""
-    height, width = demand.shape
+def plan(scaled, value, cap, wide, count, surrogate, price):
+    """What the search looks things up in: gains, their order and sums, tables of smallest sums, who dominates whom."""
+    height, width = scaled.shape
     gain = np.empty(width)
     bounds(scaled, value, wide, price, gain)
     order = np.argsort(-gain, kind="mergesort")
@@ -270,10 +271,45 @@ def search(demand, budget, scaled, value, cap, wide, count, surrogate, price, kn
         for r in range(height):
             combined[r, t] = scaled[r, order[t]]
             combined[height, t] += surrogate[r] * scaled[r, order[t]]
-    tables = np.empty((height + 1, width + 1, count + 1)) if width <= TABLE_MAX else np.empty((height + 1, 1, count + 1))
+    depth = width + 1 if width <= TABLE_MAX else 1
+    tables = np.empty((height + 1, depth, count + 1))
     for r in range(height + 1):
-        tables[r] = smallest_sums(combined[r], count)[: tables.shape[1]]
-    before = dominated(scaled, value, cap, order) if width <= TABLE_MAX else np.zeros((1, 1), dtype=np.bool_)
+        tables[r] = smallest_sums(combined[r], count)[:depth]
+    before = dominated(scaled, value, cap, order) if width <= TABLE_MAX else np.zeros((0, 0), dtype=np.bool_)
+    return gain, order, prefix, tables, before
+
+
+@kernel
+def crowded(tables, t, need, budget, used, surrogate):
+    """Whether even the smallest `need` pipelines from position t on are too much for some row, or all rows together."""
+    height = len(budget)
+    row, rest = t if tables.shape[1] > 1 else 0, 0.0
+    for r in range(height):
+        left = (budget[r] - used[r]) / budget[r]
+        rest += surrogate[r] * left
+        if tables[r, row, need] > left + 1e-9:
+            return True
+    return tables[height, row, need] > rest + 1e-9 * (1.0 + rest)
+
+
+@kernel
+def may_enter(t, j, demand, budget, used, before, inside):
+    """Whether the pipeline at position t fits, and nobody at least as good in every way was left out before it."""
+    for r in range(len(budget)):
+        if used[r] + demand[r, j] > budget[r]:
+            return False
+    if len(before):
+        for a in range(t):
+            if before[a, t] and not inside[a]:
+                return False
+    return True
+
+
+@kernel
+def search(demand, budget, scaled, value, cap, wide, count, surrogate, price, known, nodes_max, best_x):
+    """Depth first over the pipelines in order of their gain; returns (value or known, nodes used, finished)."""
+    height, width = demand.shape
+    gain, order, prefix, tables, before = plan(scaled, value, cap, wide, count, surrogate, price)
     used, inside = np.zeros(height, dtype=np.int64), np.zeros(width, dtype=np.bool_)
     chosen, x, scratch = np.zeros(width, dtype=np.bool_), np.empty(width), np.empty(height)
     state = np.zeros(width + 1, dtype=np.int8)  # 0 fresh, 1 was taken in, 2 was left out
@@ -286,16 +322,6 @@ def search(demand, budget, scaled, value, cap, wide, count, surrogate, price, kn
         need = count - taken
         if state[t] == 0:
             cut = width - t < need or base + held + prefix[t + need] - prefix[t] <= known + 1e-11 * abs(known)
-            if not cut and need > 0:
-                row = t if width <= TABLE_MAX else 0
-                rest, heavy = 0.0, False
-                for r in range(height):
-                    left = (budget[r] - used[r]) / budget[r]
-                    rest += surrogate[r] * left
-                    if tables[r, row, need] > left + 1e-9:
-                        heavy = True
-                        break
-                cut = heavy or tables[height, row, need] > rest + 1e-9 * (1.0 + rest)
             if not cut and need == 0:
                 chosen[:] = False
                 for a in range(t):
@@ -305,36 +331,25 @@ def search(demand, budget, scaled, value, cap, wide, count, surrogate, price, kn
                     known = total
                     best_x[:] = x
                 cut = True
-            if cut:
+            if cut or crowded(tables, t, need, budget, used, surrogate):
                 t -= 1
                 continue
-            j, enters = order[t], True
-            for r in range(height):
-                if used[r] + demand[r, j] > budget[r]:
-                    enters = False
-                    break
-            if enters and width <= TABLE_MAX:
-                for a in range(t):
-                    if before[a, t] and not inside[a]:
-                        enters = False
-                        break
             state[t] = 2
-            if enters:
+            if may_enter(t, order[t], demand, budget, used, before, inside):
                 state[t] = 1
                 inside[t] = True
-                held += gain[j]
+                held += gain[order[t]]
                 taken += 1
                 for r in range(height):
-                    used[r] += demand[r, j]
+                    used[r] += demand[r, order[t]]
             t += 1
             state[t] = 0
         elif state[t] == 1:
-            j = order[t]
             inside[t] = False
-            held -= gain[j]
+            held -= gain[order[t]]
             taken -= 1
             for r in range(height):
-                used[r] -= demand[r, j]
+                used[r] -= demand[r, order[t]]
             state[t] = 2
             t += 1
             state[t] = 0
@@ -344,8 +359,8 @@ def search(demand, budget, scaled, value, cap, wide, count, surrogate, price, kn
 
 
 @kernel
-def pack(demand, budget, value, cap, nodes_max, x):  # type: ignore[no-untyped-def]
-    """Solve; fills x and returns (count, value, proven). Rows must have a budget above 0 and every pipeline fit alone."""
+def pack(demand, budget, value, cap, nodes_max, x):
+    """Solve; fills x, returns (count, value, proven). Rows have a budget above 0 and every pipeline fits alone."""
     height, width = demand.shape
     x[:] = 0.0
     if width == 0:

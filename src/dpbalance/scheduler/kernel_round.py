@@ -1,3 +1,4 @@
+# mypy: allow-untyped-defs
 """How does a round become analysts' totals, offers, and small packing problems? One pass over the demands each.
 
 Works on one order of each block: `cost` is the demand of each entry there, `left` what is available.
@@ -19,7 +20,7 @@ SNAP = 1e-11
 
 
 @kernel
-def survey(members, group, start, block, cost, left, inverse_capacity, admitted, dominant, total, mark):  # type: ignore[no-untyped-def]
+def survey(members, group, start, block, cost, left, inverse_capacity, admitted, dominant, total, mark):
     """Who can be met alone (`admitted`, with its dominant share), and each analyst's total demand by columns.
 
     `mark` is a fingerprint of who asks what of the block: blocks of one analyst with the same mark have the same
@@ -65,7 +66,7 @@ def survey(members, group, start, block, cost, left, inverse_capacity, admitted,
 
 
 @kernel
-def offers(column, row, amount, take, left, bounded):  # type: ignore[no-untyped-def]
+def offers(column, row, amount, take, left, bounded):
     """What each analyst may use of each block, whole units, never more than is left when `bounded`.
 
     The true answer of step 1 is often a round number that doubles miss by a hair; it is taken where it fits.
@@ -85,7 +86,7 @@ def offers(column, row, amount, take, left, bounded):  # type: ignore[no-untyped
 
 
 @kernel
-def different_rows(begin, end, fingerprint, offered):  # type: ignore[no-untyped-def]
+def different_rows(begin, end, fingerprint, offered):
     """One entry for each different row among begin..end: the one that is offered least. A small hash table."""
     size = 16
     while size < 2 * (end - begin):
@@ -113,7 +114,7 @@ def different_rows(begin, end, fingerprint, offered):  # type: ignore[no-untyped
 
 
 @kernel
-def small_problem(entries, row, offered, pipelines, start, block, cost):  # type: ignore[no-untyped-def]
+def small_problem(entries, row, offered, pipelines, start, block, cost):
     """The demands of these pipelines on these rows, dense, and the budgets."""
     demand = np.zeros((len(entries), len(pipelines)), dtype=np.int64)
     budget = np.empty(len(entries), dtype=np.int64)
@@ -134,7 +135,7 @@ def small_problem(entries, row, offered, pipelines, start, block, cost):  # type
 
 
 @kernel
-def ceil_product(units, times):  # type: ignore[no-untyped-def]
+def ceil_product(units, times):
     """ceil(units * times) of the exact product; the same splitting as in amounts.multiplied."""
     left = float(units)
     product = left * times
@@ -150,7 +151,7 @@ def ceil_product(units, times):  # type: ignore[no-untyped-def]
 
 
 @kernel
-def whole_multiples(demand, budget, x):  # type: ignore[no-untyped-def]
+def whole_multiples(demand, budget, x):
     """Take from the multiples above 1 until their charges, each rounded up, fit the budgets in whole units."""
     height, width = demand.shape
     for j in range(width):
@@ -176,7 +177,9 @@ def whole_multiples(demand, budget, x):  # type: ignore[no-untyped-def]
 
 
 @kernel
-def pack_all(group, members, admitted, value, cap, start, block, cost, column, row, fingerprint, offered, nodes_max, multiple):  # type: ignore[no-untyped-def]
+def pack_all(
+    group, members, admitted, value, cap, start, block, cost, column, row, fingerprint, offered, nodes_max, multiple
+):
     """Step 2 for every analyst; fills multiples, returns 0 (proven), 1 (not proven) or 2 (too many rows) for each."""
     analysts = len(group) - 1
     hard = np.zeros(analysts, dtype=np.int8)
@@ -213,7 +216,7 @@ def pack_all(group, members, admitted, value, cap, start, block, cost, column, r
 
 
 @kernel
-def usage(start, block, cost, multiple, left):  # type: ignore[no-untyped-def]
+def usage(start, block, cost, multiple, left):
     """What is left of each block after the grants; the caller makes sure it is not below 0."""
     rest = left.copy()
     for j in range(len(multiple)):
@@ -227,7 +230,7 @@ def usage(start, block, cost, multiple, left):  # type: ignore[no-untyped-def]
 
 
 @kernel
-def refill(group, members, start, block, cost, left, dominant, weight, order, inverse_capacity, multiple):  # type: ignore[no-untyped-def]
+def refill(group, members, start, block, cost, left, dominant, weight, order, inverse_capacity, multiple):
     """Offer what is left until nothing fits: the analyst with the smallest utility first, its smallest pipeline first.
 
     `cost` and `left` have all orders here; `order` and `inverse_capacity` say where a block's share is taken.
@@ -237,7 +240,9 @@ def refill(group, members, start, block, cost, left, dominant, weight, order, in
     done = np.zeros(analysts, dtype=np.bool_)
     granted = 0
     for i in range(analysts):
-        utility[i] = weight[i] * held_share(i, group, members, start, block, cost, order, inverse_capacity, multiple, got)
+        utility[i] = weight[i] * held_share(
+            i, group, members, start, block, cost, order, inverse_capacity, multiple, got
+        )
     while True:
         poorest = -1
         for i in range(analysts):
@@ -262,7 +267,7 @@ def refill(group, members, start, block, cost, left, dominant, weight, order, in
 
 
 @kernel
-def held_share(i, group, members, start, block, cost, order, inverse_capacity, multiple, got):  # type: ignore[no-untyped-def]
+def held_share(i, group, members, start, block, cost, order, inverse_capacity, multiple, got):
     """The dominant share analyst i holds; `got` is scratch, all 0, and is left so."""
     share = 0.0
     for sign in (1.0, 0.0):

@@ -1,3 +1,4 @@
+# mypy: allow-untyped-defs
 """How is alpha-fairness over few rows solved? A primal-dual interior point method on the KKT system in logarithms.
 
 maximise sum y^(1-beta)/(1-beta) over A y <= 1. With prices p and q = A' p the optimum has beta log y + log q = kappa
@@ -19,7 +20,7 @@ SMALLEST = 1e-280
 
 
 @kernel
-def rows_times(start, row, value, y, out):  # type: ignore[no-untyped-def]
+def rows_times(start, row, value, y, out):
     """out = A y."""
     out[:] = 0.0
     for i in range(len(y)):
@@ -29,7 +30,7 @@ def rows_times(start, row, value, y, out):  # type: ignore[no-untyped-def]
 
 
 @kernel
-def columns_times(start, row, value, p, out):  # type: ignore[no-untyped-def]
+def columns_times(start, row, value, p, out):
     """out = A' p."""
     for i in range(len(out)):
         total = 0.0
@@ -39,7 +40,7 @@ def columns_times(start, row, value, p, out):  # type: ignore[no-untyped-def]
 
 
 @kernel
-def tightest_rows(start, row, value, member):  # type: ignore[no-untyped-def]
+def tightest_rows(start, row, value, member):
     """Mark for each analyst the row that bounds it most on its own."""
     for i in range(len(start) - 1):
         best, at = -1.0, -1
@@ -50,7 +51,7 @@ def tightest_rows(start, row, value, member):  # type: ignore[no-untyped-def]
 
 
 @kernel
-def violated_rows(start, row, activity, member, limit):  # type: ignore[no-untyped-def]
+def violated_rows(start, row, activity, member, limit):
     """Mark for each analyst its fullest row above the limit that is not yet at work; return how many are new."""
     new = 0
     for i in range(len(start) - 1):
@@ -68,7 +69,7 @@ def violated_rows(start, row, activity, member, limit):  # type: ignore[no-untyp
 
 
 @kernel
-def cover_everyone(start, row, activity, member):  # type: ignore[no-untyped-def]
+def cover_everyone(start, row, activity, member):
     """Mark the fullest row of each analyst that has none at work: without one it would be unbounded."""
     for i in range(len(start) - 1):
         best, at = -1.0, -1
@@ -83,7 +84,7 @@ def cover_everyone(start, row, activity, member):  # type: ignore[no-untyped-def
 
 
 @kernel
-def working_matrix(start, row, value, position):  # type: ignore[no-untyped-def]
+def working_matrix(start, row, value, position):
     """The columns of A restricted to rows with position >= 0."""
     count = len(start) - 1
     small = np.zeros(count + 1, dtype=np.int64)
@@ -106,7 +107,7 @@ def working_matrix(start, row, value, position):  # type: ignore[no-untyped-def]
 
 
 @kernel
-def residuals(start, row, value, beta, y, p, q, r):  # type: ignore[no-untyped-def]
+def residuals(start, row, value, beta, y, p, q, r):
     """q = A' p and r = kappa - beta log y - log q with the kappa that balances it.
 
     Returns the largest |r|, and the largest felt by prices: who still shrinks but holds next to nothing is not.
@@ -128,7 +129,7 @@ def residuals(start, row, value, beta, y, p, q, r):  # type: ignore[no-untyped-d
 
 
 @kernel
-def slacks(t, s, p, rp):  # type: ignore[no-untyped-def]
+def slacks(t, s, p, rp):
     """Primal residual 1 - A y - s for t = A y; returns the largest of it and the mean complementarity."""
     infeasible, mu = 0.0, 0.0
     for k in range(len(s)):
@@ -142,7 +143,7 @@ def slacks(t, s, p, rp):  # type: ignore[no-untyped-def]
 
 
 @kernel
-def newton_matrix(start, row, value, beta, y, q, ratio, s, p, g, schur, jacobi, panel):  # type: ignore[no-untyped-def]
+def newton_matrix(start, row, value, beta, y, q, ratio, s, p, g, schur, jacobi, panel):
     """Factor A H^-1 A' + diag(s/p) with unit diagonal; g = H^-1.
 
     An analyst that must shrink by exp(ratio) gets the mean slope along the way, so it cannot be planned below zero.
@@ -168,7 +169,7 @@ def newton_matrix(start, row, value, beta, y, q, ratio, s, p, g, schur, jacobi, 
 
 
 @kernel
-def scaled_solve(schur, jacobi, x):  # type: ignore[no-untyped-def]
+def scaled_solve(schur, jacobi, x):
     """Solve with the factored Newton matrix, in place; return the sum of the solution."""
     for k in range(len(x)):
         x[k] *= jacobi[k]
@@ -181,7 +182,7 @@ def scaled_solve(schur, jacobi, x):  # type: ignore[no-untyped-def]
 
 
 @kernel
-def direction(start, row, value, beta, q, r, g, s, p, rp, target, lift, total, schur, jacobi, dp, dy, ds):  # type: ignore[no-untyped-def]
+def direction(start, row, value, beta, q, r, g, s, p, rp, target, lift, total, schur, jacobi, dp, dy, ds):
     """Newton step for the complementarity targets; `lift` is the answer of the prices to kappa, of sum `total`.
 
     Kappa moves along so that prices keep their sum: else y could not grow as a whole without p shrinking.
@@ -206,7 +207,7 @@ def direction(start, row, value, beta, q, r, g, s, p, rp, target, lift, total, s
 
 
 @kernel
-def longest(x, dx):  # type: ignore[no-untyped-def]
+def longest(x, dx):
     """The longest step, at most 1, that keeps x + step dx positive with a margin."""
     step = 1.0
     for i in range(len(x)):
@@ -216,7 +217,7 @@ def longest(x, dx):  # type: ignore[no-untyped-def]
 
 
 @kernel
-def overshoots(y, dy, ratio):  # type: ignore[no-untyped-def]
+def overshoots(y, dy, ratio):
     """Whether someone was planned (nearly) below zero; if so its ratio is set to the planned one."""
     found = False
     for i in range(len(y)):
@@ -231,7 +232,7 @@ def overshoots(y, dy, ratio):  # type: ignore[no-untyped-def]
 
 
 @kernel
-def interior_point(start, row, value, goal, begin, caution, y, p, tolerance, limit):  # type: ignore[no-untyped-def]
+def interior_point(start, row, value, goal, begin, caution, y, p, tolerance, limit):
     """Improve y and p in place; return (iterations, largest |r|, complementarity)."""
     count, rows = len(y), len(p)
     q, r, g, dy, ratio = np.empty((5, count))
@@ -302,7 +303,7 @@ def interior_point(start, row, value, goal, begin, caution, y, p, tolerance, lim
 
 
 @kernel
-def starting_point(start, row, value, rows):  # type: ignore[no-untyped-def]
+def starting_point(start, row, value, rows):
     """A strictly feasible y that shares every row evenly, and prices on the row that binds each analyst most."""
     count = len(start) - 1
     crowd = np.zeros(rows)

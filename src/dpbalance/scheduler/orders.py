@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import numpy as np
 
+from dpbalance.allocation.valuation import Flags
+from dpbalance.amounts import Units
 from dpbalance.market import Round
-from dpbalance.market.round import Indices
+from dpbalance.market.round import Floats, Indices
 from dpbalance.scheduler.compiled import kernel
 from dpbalance.scheduler.dpk import best_orders, candidates
+from dpbalance.scheduler.greedy import Items
 
 
 def packing_orders(round_: Round) -> Indices:
@@ -26,7 +29,7 @@ def packing_orders(round_: Round) -> Indices:
 
 
 @kernel
-def _best(start, block, cost, left, weight, weighted):  # type: ignore[no-untyped-def]
+def _best(start: Indices, block: Items, cost: Units, left: Units, weight: Floats, weighted: bool) -> Flags:
     wanted = np.zeros(len(left), dtype=np.bool_)
     for k in block:
         wanted[k] = True

@@ -93,7 +93,7 @@ def _pack(demand: Whole, budget: Whole, value: Floats, cap: Floats) -> tuple[Flo
     x = np.zeros(len(value))
     if not len(demand):
         return np.where(np.isfinite(cap), cap, 1.0), True
-    count, best, proven = kernels.pack(demand, budget, value, cap, NODES_MAX, x)
+    _, best, proven = kernels.pack(demand, budget, value, cap, NODES_MAX, x)
     if proven:
         return x, True
     return _by_highs(demand, budget, value, cap, x, best)
@@ -101,7 +101,8 @@ def _pack(demand: Whole, budget: Whole, value: Floats, cap: Floats) -> tuple[Flo
 
 def _tightest(demand: Whole, budget: Whole, rows: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
     """The row that bounds each pipeline most on its own: with these no multiple is unbounded."""
-    return rows[np.unique(np.argmax(demand[rows] / budget[rows, None], axis=0))]
+    tightest: npt.NDArray[np.int64] = rows[np.unique(np.argmax(demand[rows] / budget[rows, None], axis=0))]
+    return tightest
 
 
 def _different_rows(demand: Whole, budget: Whole, asked: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
@@ -117,7 +118,8 @@ def _overfull(demand: Whole, budget: Whole, rows: npt.NDArray[np.int64], x: Floa
     extra = demand @ np.maximum(x - 1.0, 0.0)
     rest = budget - least
     broken = rows[(rest[rows] < 0) | (extra[rows] > rest[rows] * (1 + 1e-9) + 1e-9 * budget[rows])]
-    return broken[np.argsort(-((least + extra)[broken] / budget[broken]), kind="stable")[:1]]
+    fullest: npt.NDArray[np.int64] = broken[np.argsort(-((least + extra)[broken] / budget[broken]), kind="stable")[:1]]
+    return fullest
 
 
 def _on_grid(table: Floats, budget: Floats) -> tuple[Whole, Whole]:
@@ -157,9 +159,7 @@ def _by_highs(
     wide = np.minimum(cap, np.min(np.divide(1.0, scaled, out=np.full_like(scaled, np.inf), where=scaled > 0), axis=0))
     # columns z_0..z_n-1 (served), e_0..e_n-1 (beyond the least); rows: budgets, e <= (wide - 1) z, sum z
     identity = np.eye(width)
-    matrix = np.block(
-        [[scaled, scaled], [-np.diag(wide - 1.0), identity], [np.ones((1, width)), np.zeros((1, width))]]
-    )
+    matrix = np.block([[scaled, scaled], [-np.diag(wide - 1.0), identity], [np.ones((1, width)), np.zeros((1, width))]])
     row, column = np.nonzero(matrix.T)[::-1]
     order = np.lexsort((row, column))
     row, column = row[order], column[order]

@@ -64,8 +64,8 @@ def primal_newton(start: Any, row: Any, value: Floats, y: Floats, beta: float, e
 
 def _shares(y: Floats, power: float) -> Floats:
     logs = power * np.log(y)
-    share = np.exp(logs - np.max(logs))
-    return share / np.sum(share)
+    share: Floats = np.exp(logs - np.max(logs))
+    return share / float(np.sum(share))
 
 
 def _value(y: Floats, slack: Floats, beta: float, strength: float, extra: float, t: float) -> float:
