@@ -28,8 +28,11 @@ from dpbalance.scheduler.primal_newton import primal_newton
 Floats = npt.NDArray[np.float64]
 Indices = npt.NDArray[np.int64]
 
-LOOSE = 1e-3
+LOOSE = 1e-2
 """What the interior point method aims at while rows are still being found."""
+
+DROP = 0.95
+"""Rows less full than this after the second pass are left out again."""
 
 TOLERANCE = 1e-13
 """What it aims at in the end; 1e-8 in log W is what is promised."""
@@ -188,12 +191,10 @@ def _by_rows(problem: Problem, solve_small: Callable[..., tuple[Floats, Floats]]
         prices[work] = p
         if not new and tolerance <= TOLERANCE:
             return y / float(np.max(activity)), prices
-        if not new:
+        if not new or at >= 1:
             tolerance = TOLERANCE
-        if (
-            at == 1
-        ):  # the first guess brings many rows along that turn out loose; later ones are kept, or it could cycle
-            member[work[activity[work] < 0.8 * full]] = 0
+        if at == 1:  # the first guess brought many rows that turn out loose; dropping later ones could go in circles
+            member[work[activity[work] < DROP * full]] = 0
             kernels.cover_everyone(problem.start, problem.row, activity, member)
         y = y * (1.0 / float(np.max(activity)))
         work = np.flatnonzero(member)

@@ -78,11 +78,12 @@ class _Problem:
         self.order = packing_orders(round_)
         if round_.orders is None or len(round_.orders) == 1:
             self.cost = np.ascontiguousarray(round_.cost[:, 0])
-            self.left, capacity = round_.available[:, 0], round_.capacity[:, 0]
+            self.left, capacity = np.ascontiguousarray(round_.available[:, 0]), round_.capacity[:, 0]
         else:
             at = self.order[:, None]
-            self.cost = np.take_along_axis(round_.cost, at[round_.block], axis=1)[:, 0]
-            self.left = np.take_along_axis(round_.available, at, axis=1)[:, 0]
+            self.cost = np.ascontiguousarray(np.take_along_axis(round_.cost, at[round_.block], axis=1)[:, 0])
+            self.cost.flags.writeable = False  # as in a round; else every kernel is compiled a second time
+            self.left = np.ascontiguousarray(np.take_along_axis(round_.available, at, axis=1)[:, 0])
             capacity = np.take_along_axis(round_.capacity, at, axis=1)[:, 0]
         self.inverse_capacity = 1.0 / np.maximum(capacity, 1)
         self.members = np.argsort(round_.owner, kind="stable")
@@ -205,8 +206,9 @@ class _Problem:
         round_ = self.round
         left = round_.available.copy()
         for order in range(left.shape[1]):
-            cost = np.ascontiguousarray(round_.cost[:, order])
-            left[:, order] = kernels.usage(round_.start, round_.block, cost, multiple, left[:, order])
+            cost, before = np.array(round_.cost[:, order]), np.ascontiguousarray(left[:, order])
+            cost.flags.writeable = False
+            left[:, order] = kernels.usage(round_.start, round_.block, cost, multiple, before)
         kernels.refill(
             self.group,
             self.members,
