@@ -55,7 +55,12 @@ def machine() -> dict[str, str | int]:
 def markdown(results: list[Result]) -> str:
     """The report as one table."""
     about = ", ".join(f"{key} {value}" for key, value in machine().items())
-    lines = [f"Measured on: {about}.", "", "| family | case | phases (ms) | figure | bar | |", "|---|---|---|---|---|---|"]
+    lines = [
+        f"Measured on: {about}.",
+        "",
+        "| family | case | phases (ms) | figure | bar | |",
+        "|---|---|---|---|---|---|",
+    ]
     for result in results:
         phases = ", ".join(f"{name} {_short(value)}" for name, value in result.phases_ms.items())
         bar = "" if result.bar is None else f"{'>=' if result.at_least else '<='} {result.bar:g}"

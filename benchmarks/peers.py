@@ -10,15 +10,19 @@ import numpy as np
 from dpbalance.allocation.certificate import log_welfare
 
 
-def shares_by_cvxpy(instance: dict[str, Any], beta: float, unit: float) -> float:
-    """Solve step 1 with cvxpy + Clarabel; returns log W of its answer. `unit` scales utilities to about 1 for it."""
-    import cvxpy as cp
+def scaled_rows(instance: dict[str, Any], unit: float) -> Any:
+    """A of step 1's A y <= 1 as a sparse matrix, with utilities in `unit`s so that they are about 1 for the peer."""
     import scipy.sparse
 
-    gamma, left, weight = instance["gamma"], instance["left"], instance["weight"]
-    scale = gamma.max(axis=0) * weight
-    rows = scipy.sparse.csr_matrix(gamma / (left[:, None] * scale) * unit)
-    y = cp.Variable(len(scale), nonneg=True)
+    scale = instance["gamma"].max(axis=0) * instance["weight"]
+    return scipy.sparse.csr_matrix(instance["gamma"] / (instance["left"][:, None] * scale) * unit)
+
+
+def shares_by_cvxpy(rows: Any, beta: float, unit: float) -> float:
+    """Solve step 1 with cvxpy + Clarabel; returns log W of its answer."""
+    import cvxpy as cp
+
+    y = cp.Variable(rows.shape[1], nonneg=True)
     welfare = cp.sum(cp.log(y)) if beta == 1 else cp.sum(cp.power(y, 1 - beta)) / (1 - beta)
     problem = cp.Problem(cp.Maximize(welfare), [rows @ y <= 1])
     with warnings.catch_warnings():

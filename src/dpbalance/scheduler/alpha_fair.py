@@ -27,11 +27,12 @@ from dpbalance.scheduler.primal_newton import primal_newton
 
 Floats = npt.NDArray[np.float64]
 Indices = npt.NDArray[np.int64]
+Rows = npt.NDArray[np.int32]
 
 LOOSE = 1e-2
 """What the interior point method aims at while rows are still being found."""
 
-DROP = 0.95
+DROP = 0.97
 """Rows less full than this after the second pass are left out again."""
 
 TOLERANCE = 1e-13
@@ -61,7 +62,7 @@ class Solution:
 class Problem:
     """A y <= 1 by columns, one for each analyst that can get anything."""
 
-    def __init__(self, columns: tuple[Indices, Indices, Floats], rows: int) -> None:
+    def __init__(self, columns: tuple[Indices, Rows, Floats], rows: int) -> None:
         self.start, self.row, self.value = self.columns = columns
         self.rows, self.count = rows, len(self.start) - 1
 
@@ -148,11 +149,11 @@ def divide(problem: Problem, beta: float, lam: float | None) -> tuple[Floats, Fl
             return _linear(problem)
         if np.isinf(beta):
             return _max_min(problem)
-        return _by_rows(problem, lambda *small: _small(beta, *small))
+        return _by_rows(problem, beta)
     if np.isinf(beta):
         return _smallest_and_sum(problem, lam - 1.0)
     if lam > strength:
-        return _by_rows(problem, lambda small, *_: _small_with_extra(beta, lam - strength, small))
+        return _by_rows(problem, beta, lambda _, small, *__: _small_with_extra(beta, lam - strength, small))
     return _with_less_efficiency(problem, beta, lam)
 
 
@@ -170,8 +171,11 @@ def _strength(beta: float) -> float:
     return np.inf if beta == 0 else abs(1.0 - beta) / beta
 
 
-def _by_rows(problem: Problem, solve_small: Callable[..., tuple[Floats, Floats]]) -> tuple[Floats, Floats]:
+def _by_rows(
+    problem: Problem, beta: float, solve_small: Callable[..., tuple[Floats, Floats]] | None = None
+) -> tuple[Floats, Floats]:
     """Row generation: solve over the rows that matter, look for violated ones, until there are none."""
+    solve_small = solve_small or _small
     member = np.zeros(problem.rows, dtype=np.int8)
     prices = np.zeros(problem.rows)
     kernels.tightest_rows(*problem.columns, member)
@@ -179,10 +183,12 @@ def _by_rows(problem: Problem, solve_small: Callable[..., tuple[Floats, Floats]]
     tolerance = LOOSE
     y = p = None
     for at in range(PASSES_MAX):
+        # the first pass only looks for rows, and those of a moderate beta are nearest to those of all the others
+        now = min(max(beta, 1.0), 5.0) if at == 0 else beta
         position = np.full(problem.rows, -1)
         position[work] = np.arange(len(work))
         small = Problem(kernels.working_matrix(*problem.columns, position), len(work))
-        y, p = solve_small(small, tolerance, y, p)
+        y, p = solve_small(now, small, tolerance, y, p)
         activity = problem.full(y)
         full = float(np.max(activity[work]))
         limit = full * (1.0 + max(tolerance, 1e-13))
@@ -205,10 +211,12 @@ def _by_rows(problem: Problem, solve_small: Callable[..., tuple[Floats, Floats]]
 def _small(beta: float, problem: Problem, tolerance: float, y: Any, p: Any) -> tuple[Floats, Floats]:
     """Solve over the working rows; when the certificate is not good, try more careful ways."""
     first_y, first_p = kernels.starting_point(*problem.columns, problem.rows)
+    gradual = max(beta, 0.3)  # the smallest beta to begin with: nearer to 0 the optimum is nearly a vertex
+    first = gradual
     if y is not None:
-        first_y, first_p = 0.9 * y, p + 1e-3 / problem.rows
+        first_y, first_p, first = 0.9 * y, p + 1e-3 / problem.rows, beta
     best: tuple[float, Floats, Floats] = (np.inf, first_y, first_p)
-    for begin, caution in ((max(beta, 0.3), 0.3), (min(max(beta, 1.0), 3.0), 1.0), (1.0, 0.3)):
+    for begin, caution in ((first, 0.3), (gradual, 0.3), (min(max(beta, 1.0), 3.0), 1.0), (1.0, 0.3)):
         y, p = first_y.copy(), first_p.copy()
         kernels.interior_point(*problem.columns, beta, begin, caution, y, p, tolerance, ITERATIONS_MAX)
         distance = _distance(problem, beta, y, p)
@@ -280,7 +288,7 @@ def _with_less_efficiency(problem: Problem, beta: float, lam: float) -> tuple[Fl
     """
     near = max(beta, 0.02)
     equal, equal_prices = _equal(problem)
-    fair, fair_prices = _by_rows(problem, lambda *small: _small(near, *small))
+    fair, fair_prices = _by_rows(problem, near)
 
     def objective(y: Floats) -> float:
         log_sum = float(np.log(np.sum(y)))
@@ -291,7 +299,7 @@ def _with_less_efficiency(problem: Problem, beta: float, lam: float) -> tuple[Fl
 
     def trial(log_sum: float) -> tuple[float, Floats, Floats]:
         capped = columns.with_full_row(*problem.columns, problem.rows, np.exp(-log_sum))
-        y, prices = _by_rows(Problem(capped, problem.rows + 1), lambda *small: _small(near, *small))
+        y, prices = _by_rows(Problem(capped, problem.rows + 1), near)
         return objective(y), y, prices[:-1]
 
     ends = [(objective(equal), equal, equal_prices), (objective(fair), fair, fair_prices)]

@@ -14,9 +14,16 @@ def by_columns(gamma: Any) -> Any:
     """(start, row, value, rows) of an array or a scipy.sparse matrix."""
     if hasattr(gamma, "tocsc"):
         sparse = gamma.tocsc()
-        sparse.sum_duplicates()
+        if not sparse.has_canonical_format:
+            sparse = sparse.copy()
+            sparse.sum_duplicates()
         start = sparse.indptr.astype(np.int64)
-        return start, sparse.indices.astype(np.int64), sparse.data.astype(np.float64), sparse.shape[0]
+        return (
+            start,
+            sparse.indices.astype(np.int32, copy=False),
+            sparse.data.astype(np.float64, copy=False),
+            sparse.shape[0],
+        )
     table = np.ascontiguousarray(gamma, dtype=np.float64)
     if table.ndim != 2:
         table = table.reshape(len(table), -1)
@@ -29,11 +36,10 @@ def _dense_columns(table):
     start = np.zeros(count + 1, dtype=np.int64)
     for k in range(rows):
         for i in range(count):
-            if table[k, i] != 0.0:
-                start[i + 1] += 1
+            start[i + 1] += table[k, i] != 0.0
     for i in range(count):
         start[i + 1] += start[i]
-    row, value = np.empty(start[count], dtype=np.int64), np.empty(start[count])
+    row, value = np.empty(start[count], dtype=np.int32), np.empty(start[count])
     at = start[:-1].copy()
     for k in range(rows):
         for i in range(count):
@@ -72,7 +78,7 @@ def scaled(start, row, value, left, scale, upper, members):
             if value[e] > 0.0:
                 kept += 1
         small[m + 1] = small[m] + kept
-    at_row, at_value = np.empty(small[-1], dtype=np.int64), np.empty(small[-1])
+    at_row, at_value = np.empty(small[-1], dtype=np.int32), np.empty(small[-1])
     for m in range(len(members)):
         i, at = members[m], small[m]
         for e in range(start[i], start[i + 1]):
@@ -158,7 +164,7 @@ def with_full_row(start, row, value, rows, entry):
     """The same problem with one more row (the last) that holds `entry` for everyone."""
     count = len(start) - 1
     grown = start + np.arange(count + 1)
-    at_row, at_value = np.empty(len(row) + count, dtype=np.int64), np.empty(len(row) + count)
+    at_row, at_value = np.empty(len(row) + count, dtype=np.int32), np.empty(len(row) + count)
     for i in range(count):
         at = grown[i]
         for e in range(start[i], start[i + 1]):

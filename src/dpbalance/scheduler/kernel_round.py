@@ -32,7 +32,7 @@ def survey(members, group, start, block, cost, left, inverse_capacity, admitted,
         for m in range(group[i], group[i + 1]):
             size += start[members[m] + 1] - start[members[m]]
         room += min(size, len(left))
-    column, row = np.zeros(analysts + 1, dtype=np.int64), np.empty(room, dtype=np.int64)
+    column, row = np.zeros(analysts + 1, dtype=np.int64), np.empty(room, dtype=np.int32)
     amount, fingerprint = np.empty(room, dtype=np.int64), np.empty(room, dtype=np.uint64)
     at = 0
     for i in range(analysts):

@@ -94,7 +94,7 @@ def working_matrix(start, row, value, position):
             if position[row[e]] >= 0:
                 kept += 1
         small[i + 1] = small[i] + kept
-    rows = np.empty(small[count], dtype=np.int64)
+    rows = np.empty(small[count], dtype=np.int32)
     values = np.empty(small[count])
     for i in range(count):
         at = small[i]
@@ -207,12 +207,12 @@ def direction(start, row, value, beta, q, r, g, s, p, rp, target, lift, total, s
 
 
 @kernel
-def longest(x, dx):
+def longest(x, dx, margin):
     """The longest step, at most 1, that keeps x + step dx positive with a margin."""
     step = 1.0
     for i in range(len(x)):
         if dx[i] < 0:
-            step = min(step, -0.995 * x[i] / dx[i])
+            step = min(step, -(1.0 - margin) * x[i] / dx[i])
     return step
 
 
@@ -250,6 +250,7 @@ def interior_point(start, row, value, goal, begin, caution, y, p, tolerance, lim
         rows_times(start, row, value, y, t)
         infeasible, mu = slacks(t, s, p, rp)
         merit = max(worst, mu * rows, infeasible)
+        margin = max(min(0.005, merit), 1e-9)
         if beta != goal and felt < 0.5:
             beta = max(goal, 0.5 * beta) if beta > goal else min(goal, 2.0 * beta)
             best, stalled = np.inf, 0
@@ -275,7 +276,7 @@ def interior_point(start, row, value, goal, begin, caution, y, p, tolerance, lim
             direction(start, row, value, beta, q, r, g, s, p, rp, target, lift, total, schur, jacobi, dp, dy, ds)
             if not overshoots(y, dy, ratio):
                 break
-        primal, dual = longest(s, ds), longest(p, dp)
+        primal, dual = longest(s, ds, margin), longest(p, dp, margin)
         after = 0.0
         for k in range(rows):
             after += (s[k] + primal * ds[k]) * (p[k] + dual * dp[k])
@@ -284,10 +285,10 @@ def interior_point(start, row, value, goal, begin, caution, y, p, tolerance, lim
         for k in range(rows):
             target[k] = sigma * mu - ds[k] * dp[k]
         direction(start, row, value, beta, q, r, g, s, p, rp, target, lift, total, schur, jacobi, dp, dy, ds)
-        primal, dual = longest(s, ds), longest(p, dp)
+        primal, dual = longest(s, ds, margin), longest(p, dp, margin)
         for i in range(count):
             if dy[i] < -1.0001 * y[i]:
-                primal = min(primal, -0.995 * y[i] / dy[i])
+                primal = min(primal, -(1.0 - margin) * y[i] / dy[i])
         if stalled > 2 and worst > 1.0:
             primal = dual = min(primal, dual)
         for i in range(count):
