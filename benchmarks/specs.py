@@ -13,10 +13,10 @@ from pathlib import Path
 
 import numpy as np
 import scipy.sparse
-from benchmarks.measure import Result, milliseconds
-from benchmarks.peers import packing_by_highs, scaled_rows, shares_by_cvxpy
 
 import dpbalance
+from benchmarks.measure import Result, milliseconds
+from benchmarks.peers import packing_by_highs, scaled_rows, shares_by_cvxpy
 from dpbalance.clock import chance, stopwatch
 from dpbalance.scheduler import alpha_fair, packing
 

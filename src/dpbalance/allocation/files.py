@@ -85,7 +85,7 @@ def allocation_from_json(document: Any, round_: Round) -> Allocation:
     for index, grant in enumerate(document["grants"]):
         fields(grant, f"grants[{index}]", GRANT_FIELDS, {"pipeline", "multiple"})
         name = grant["pipeline"]
-        if name not in position:
+        if not isinstance(name, str) or name not in position:
             raise FileFormatError(f"grants[{index}] names the unknown pipeline {str(name)[:60]!r}")
         at, times = position[name], grant["multiple"]
         if isinstance(times, bool) or not isinstance(times, (int, float)) or not 1 <= times < 1e15:
@@ -95,7 +95,12 @@ def allocation_from_json(document: Any, round_: Round) -> Allocation:
         multiple[at] = times
         sequence.append(at)
     options = document.get("options", {})
-    known = {key: float(options[key]) for key in ("beta", "tau") if isinstance(options.get(key), (int, float, str))}
+    if not isinstance(options, dict):
+        raise FileFormatError(f"options must be an object, not {str(options)[:60]!r}")
+    try:
+        known = {key: float(options[key]) for key in ("beta", "tau") if key in options}
+    except (TypeError, ValueError):
+        raise FileFormatError(f"options beta and tau must be numbers, not {str(options)[:60]!r}") from None
     allocation = Allocation(
         round=round_,
         scheduler=str(document["scheduler"]),
