@@ -12,8 +12,10 @@ from dpbalance.cli.app import INTERRUPTED, app
 from dpbalance.errors import TABLE, DPBalanceError
 from dpbalance.market import round_to_json
 from dpbalance.market.files import BLOCK_FIELDS, PIPELINE_FIELDS, ROUND_FIELDS
-from dpbalance.scheduler import options_of
+from dpbalance.scheduler import options_of, scheduler
 from dpbalance.scheduler.registry import BUILT_IN
+from dpbalance.simulate import run, trace
+from dpbalance.simulate.workload import WORKLOADS, parameters_of
 
 ROOT = Path(__file__).parents[1]
 PAGES = [ROOT / "README.md", ROOT / "CHANGELOG.md", *sorted((ROOT / "docs").glob("*.md"))]
@@ -86,6 +88,28 @@ def test_the_round_in_the_documentation_is_the_worked_example() -> None:
 def test_every_field_of_a_round_is_documented() -> None:
     for field in ROUND_FIELDS | BLOCK_FIELDS | PIPELINE_FIELDS:
         assert f"| `{field}` |" in page("files.md")
+
+
+def test_every_field_of_a_trace_is_documented_and_its_example_can_be_run() -> None:
+    told = section(page("files.md"), "Trace: `dpbalance-trace/1`")
+    rows = set(re.findall(r"`(\w+)`", "".join(re.findall(r"^\| (`.*?) \|", told, re.MULTILINE))))
+    assert rows | {"id", "analyst"} >= trace.TRACE_FIELDS | trace.BLOCK_FIELDS | trace.PIPELINE_FIELDS
+    written = re.search(r"<!-- example: trace -->\n```json\n(.*?)```", told, re.DOTALL)
+    assert written
+    document = json.loads(written.group(1))
+    example = trace.trace_from_json(document)
+    assert trace.trace_to_json(example)["pipelines"] == document["pipelines"]
+    assert run(example, scheduler("fcfs")).granted == ("P1", "P2")
+
+
+@pytest.mark.parametrize("name", WORKLOADS)
+def test_every_workload_and_every_parameter_is_documented(name: str) -> None:
+    told = section(page("workloads.md"), name)
+    documented = re.findall(r"^\| `(\w+)` \| (.+?) \|.*\| `([^`]*)` \|$", told, re.MULTILINE)
+    assert [(name, default) for name, _, default in documented] == [
+        (each.name, str(each.default).lower()) for each in parameters_of(name)
+    ]
+    assert all(each.help.endswith(".") for each in parameters_of(name))
 
 
 @pytest.mark.parametrize("path", PAGES, ids=lambda each: each.name)

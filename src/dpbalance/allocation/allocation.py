@@ -11,10 +11,10 @@ import numpy as np
 
 from dpbalance.allocation.certificate import Shares
 from dpbalance.allocation.metrics import Metrics, measure
-from dpbalance.allocation.proof import Proof, demand_proof, exact_totals, prove
+from dpbalance.allocation.proof import Proof, demand_budget, demand_proof, exact_totals, prove
 from dpbalance.allocation.valuation import Flags, Terms, Valuation, granted_shares
 from dpbalance.amounts import Units, epsilons, multiplied
-from dpbalance.market.round import Floats, Round
+from dpbalance.market.round import Floats, Indices, Round
 
 EXCEEDS_LEFT = "exceeds-left"
 """Even alone it asks for more than some block has left."""
@@ -84,6 +84,10 @@ class Allocation:
         """Raise BudgetExceeded unless every promise is kept; return the proof."""
         return demand_proof(self)
 
+    def check_budget(self) -> None:
+        """Raise BudgetExceeded unless every block can pay: the part of `check` that costs next to nothing."""
+        demand_budget(self)
+
     @cached_property
     def proof(self) -> Proof:
         return prove(self)[0]
@@ -93,18 +97,33 @@ class Allocation:
         return Valuation.of(self.round, self.terms)
 
     @cached_property
-    def cost(self) -> Units:
-        """What each demand entry is charged: ceil(multiple * demand), whole units."""
+    def charges(self) -> tuple[Indices, Units]:
+        """The demand entries of the served, and what each is charged: ceil(multiple * demand), whole units."""
         times = np.repeat(self.multiple, np.diff(self.round.start))
-        charged = self.round.cost * (times > 0)[:, None]
-        more = np.flatnonzero(times > 1)
-        charged[more] = multiplied(self.round.cost[more], times[more, None])
-        return charged
+        entries = np.flatnonzero(times > 0)
+        charged = self.round.cost[entries]
+        more = np.flatnonzero(times[entries] > 1)
+        charged[more] = multiplied(charged[more], times[entries[more], None])
+        return entries, charged
+
+    @cached_property
+    def cost(self) -> Units:
+        """What each demand entry is charged, 0 where its pipeline is not served."""
+        cost = np.zeros_like(self.round.cost)
+        entries, charged = self.charges
+        cost[entries] = charged
+        return cost
+
+    @cached_property
+    def taken(self) -> Any:
+        """What the grants take of each block and order, whole units."""
+        entries, charged = self.charges
+        return exact_totals(self.round.block[entries], charged, len(self.round.blocks))
 
     @cached_property
     def left(self) -> Any:
         """Available after the grants, whole units per block and order."""
-        return self.round.available - exact_totals(self.round.block, self.cost, len(self.round.blocks))
+        return self.round.available - self.taken
 
     @cached_property
     def served(self) -> tuple[int, ...]:

@@ -48,7 +48,7 @@ def fairness(utility: Floats, beta: float) -> float | None:
     The ends are limits: exp(entropy) at beta = 0, the number of analysts at 1 (from below), -1/min share at infinity.
 
     >>> fairness(np.array([1.0, 1.0]), 0.5), fairness(np.array([1.0, 0.0]), 5.0), fairness(np.zeros(2), 1.0)
-    (4.0, -1.0, None)
+    (2.0, -1.0, None)
     """
     served = utility[utility > 0]
     if not len(served):

@@ -32,7 +32,7 @@ def prove(allocation: Allocation) -> tuple[Proof, list[str]]:
     if broken:  # there is no sense in what such multiples would cost
         return Proof(float("inf"), None), broken
     worst, overspent = _overspent(allocation)
-    broken += [*_costs(allocation), *overspent]
+    broken += [*_sequence(allocation), *_costs(allocation), *overspent]
     gap = None
     if allocation.shares is not None:
         verdict = verify(allocation.round, allocation.shares)
@@ -47,10 +47,19 @@ def prove(allocation: Allocation) -> tuple[Proof, list[str]]:
 def demand_proof(allocation: Allocation) -> Proof:
     """The proof, or BudgetExceeded naming the first promise that is broken."""
     proof, broken = prove(allocation)
+    _refuse(broken)
+    return proof
+
+
+def demand_budget(allocation: Allocation) -> None:
+    """BudgetExceeded unless multiples are what they may be and every block can pay what they take."""
+    _refuse([*_one_or_more(allocation), *_sequence(allocation)] or _overspent(allocation)[1])
+
+
+def _refuse(broken: list[str]) -> None:
     if broken:
         more = f" (and {len(broken) - 1} more)" if len(broken) > 1 else ""
         raise BudgetExceeded(broken[0] + more, hint="deciding again on a fresh round")
-    return proof
 
 
 def _one_or_more(allocation: Allocation) -> list[str]:
@@ -61,6 +70,14 @@ def _one_or_more(allocation: Allocation) -> list[str]:
         f"it must be 0 or from 1 to {round_.max_multiple[at]!r}"
         for at in np.flatnonzero(~good)
     ]
+
+
+def _sequence(allocation: Allocation) -> list[str]:
+    """Whoever is listed as granted must be, and once: only what has a multiple is charged."""
+    served = np.flatnonzero(allocation.multiple > 0).tolist()
+    if allocation.sequence is None or sorted(allocation.sequence) == served:
+        return []
+    return [f"{len(served)} pipelines have a multiple; others, or some of them twice, are listed as granted"]
 
 
 def _costs(allocation: Allocation) -> list[str]:
@@ -82,11 +99,9 @@ def _costs(allocation: Allocation) -> list[str]:
 def _overspent(allocation: Allocation) -> tuple[int, list[str]]:
     """Blocks used by this allocation whose total passes what is unlocked at every order."""
     round_ = allocation.round
-    entries = np.flatnonzero(np.repeat(allocation.multiple > 0, np.diff(round_.start)))
-    total = exact_totals(round_.block[entries], allocation.cost[entries], len(round_.blocks))
     used = np.zeros(len(round_.blocks), dtype=bool)
-    used[round_.block[entries]] = True
-    over = np.min(total - round_.available, axis=1)
+    used[round_.block[allocation.charges[0]]] = True
+    over = np.min(allocation.taken - round_.available, axis=1)
     culprits = np.flatnonzero(used & (over > 0))
     sentences = []
     for at in culprits:

@@ -1,5 +1,6 @@
 """COMMANDS: what can be asked of DPBalance from a terminal?"""
 
+from dpbalance.cli import replay, simulate  # each adds its command to the app
 from dpbalance.cli.app import main
 
-__all__ = ["main"]
+__all__ = ["main", "replay", "simulate"]

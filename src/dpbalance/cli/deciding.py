@@ -58,13 +58,13 @@ class Outcome:
         }
 
 
-def texts(pairs: Sequence[str] | None, **named: str | None) -> dict[str, str]:
+def texts(pairs: Sequence[str] | None, flag: str = "--option", **named: str | None) -> dict[str, str]:
     """Options as they were typed: `--option k=v` and the ones with a name of their own."""
     asked = {name: text for name, text in named.items() if text is not None}
     for pair in pairs or ():
         name, equals, text = pair.partition("=")
         if not equals or not name.strip():
-            raise OptionError(f"--option takes K=V, not {pair[:60]!r}")
+            raise OptionError(f"{flag} takes K=V, not {pair[:60]!r}")
         if asked.get(name.strip(), text) != text:
             raise OptionError(f"option {name.strip()!r} is given twice")
         asked[name.strip()] = text

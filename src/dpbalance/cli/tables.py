@@ -50,7 +50,7 @@ def allocation_text(allocation: Allocation, all_rows: bool) -> str:
         *_grants(allocation, limit),
         *_denials(allocation, limit),
         *_analysts(allocation, limit),
-        _table(f"Metrics ({allocation.scheduler})", ["metric", ">value", "meaning"], facts),
+        table(f"Metrics ({allocation.scheduler})", ["metric", ">value", "meaning"], facts),
         _proven(allocation),
         *(f"Note: {note}" for note in allocation.notes),
     )
@@ -70,7 +70,7 @@ def comparison_text(outcomes: Sequence[Outcome], title: str = "Schedulers side b
         values = (m.efficiency, m.fairness, m.jain, m.utility_min, m.shut_out, m.pipelines)
         rows.append((each.scheduler, *map(number, values), number(each.seconds, 2)))
         remarks += [f"{each.scheduler}: {note}" for note in each.allocation.notes]
-    return rendered(_table(title, columns, rows), *remarks)
+    return rendered(table(title, columns, rows), *remarks)
 
 
 def settings_text(listed: Sequence[dict[str, Any]]) -> str:
@@ -85,7 +85,7 @@ def settings_text(listed: Sequence[dict[str, Any]]) -> str:
             [str(option[column]).lower() if column == "default" else option[column] for column in columns]
             for option in each["options"]
         ]
-        parts.append(_table(each["name"], ["option", *columns[1:]], rows))
+        parts.append(table(each["name"], ["option", *columns[1:]], rows))
     return rendered(*parts)
 
 
@@ -105,20 +105,20 @@ def number(value: float | None, digits: int = 4) -> str:
     return "-" if value is None else f"{value:.{digits}g}"
 
 
-def _table(title: str, columns: Sequence[str], rows: Iterable[Sequence[str]]) -> Table:
+def table(title: str, columns: Sequence[str], rows: Iterable[Sequence[str]]) -> Table:
     """A table; a column that begins with > is right-aligned."""
-    table = Table(title=title, title_justify="left", title_style="bold", box=box.SIMPLE_HEAD, pad_edge=False)
+    made = Table(title=title, title_justify="left", title_style="bold", box=box.SIMPLE_HEAD, pad_edge=False)
     for column in columns:
         right = column.startswith(">")
-        table.add_column(column.lstrip(">"), justify="right" if right else "left", overflow="fold")
+        made.add_column(column.lstrip(">"), justify="right" if right else "left", overflow="fold")
     for row in rows:
-        table.add_row(*row)
-    return table
+        made.add_row(*row)
+    return made
 
 
-def _listed(title: str, columns: Sequence[str], rows: Iterable[Sequence[str]], total: int, limit: int | None) -> Any:
+def listed(title: str, columns: Sequence[str], rows: Iterable[Sequence[str]], total: int, limit: int | None) -> Any:
     """A table of `total` rows of which the first are shown, and a line that counts the rest."""
-    yield _table(title, columns, rows)
+    yield table(title, columns, rows)
     if limit is not None and total > limit:
         yield f"... and {total - limit} more; --all prints them.\n"
 
@@ -132,7 +132,7 @@ def _grants(allocation: Allocation, limit: int | None) -> Any:
         multiple = number(float(allocation.multiple[at]), 6)
         rows.append((round_.pipelines[at], owner, multiple, block, number(cost, 9), f"{share:.3%}"))
     columns = ["pipeline", "analyst", ">multiple", "dominant block", ">cost there", ">of its capacity"]
-    return _listed(f"Granted: {len(served)} of {len(round_.pipelines)}", columns, rows, len(served), limit)
+    return listed(f"Granted: {len(served)} of {len(round_.pipelines)}", columns, rows, len(served), limit)
 
 
 def _dominant(allocation: Allocation, at: int) -> tuple[str, float, float]:
@@ -154,7 +154,7 @@ def _denials(allocation: Allocation, limit: int | None) -> Any:
         return
     columns = ["pipeline", "analyst", "reason", "block", ">asked", ">left", ">short"]
     rows = [(each.pipeline, each.analyst, REASONS[each.reason], *_worst(each)) for each in denied[:limit]]
-    yield from _listed(f"Denied: {len(denied)}", columns, rows, len(denied), limit)
+    yield from listed(f"Denied: {len(denied)}", columns, rows, len(denied), limit)
 
 
 def _worst(denial: Denial) -> tuple[str, str, str, str]:
@@ -179,7 +179,7 @@ def _analysts(allocation: Allocation, limit: int | None) -> Any:
         for each in analysts[:limit]
     ]
     columns = ["analyst", ">offered share", ">share got", ">weight", ">utility"]
-    return _listed(f"Analysts: {len(analysts)}", columns, rows, len(analysts), limit)
+    return listed(f"Analysts: {len(analysts)}", columns, rows, len(analysts), limit)
 
 
 def _proven(allocation: Allocation) -> str:

@@ -32,7 +32,12 @@ class Selector:
         asked = max(1, round(self.device_share * count))
         return np.sort(random.choice(count, size=asked, replace=False))
 
-    def blocks(self, devices: npt.NDArray[np.int64], windows: int) -> npt.NDArray[np.int64]:
-        """The blocks of these devices in the newest windows, ascending."""
+    def blocks(
+        self, devices: npt.NDArray[np.int64], windows: int, catalogue: int | None = None
+    ) -> npt.NDArray[np.int64]:
+        """The blocks of these devices in the newest of `windows`, ascending.
+
+        A catalogue that keeps room for later windows has more of them for each device.
+        """
         newest = np.arange(max(0, windows - self.latest), windows)
-        return (devices[:, None] * windows + newest).ravel()
+        return (devices[:, None] * (catalogue or windows) + newest).ravel()

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import zlib
 from collections.abc import Callable, Iterable
+from gzip import GzipFile
 from pathlib import Path
 from typing import Any, BinaryIO, TypeVar
 
@@ -39,15 +41,15 @@ def write_round(round_: Round, path: str | Path) -> None:
 
 
 def read_json(path: str | Path) -> Any:
-    """The JSON document in a file, without duplicate keys, NaN or infinities."""
+    """The JSON document in a file, gzipped if its name ends in .gz, without duplicate keys, NaN or infinities."""
     try:
         with open(path, "rb") as file:
-            return parse_json(file, path)
-    except (OSError, ValueError) as problem:  # ValueError: a path no file can have
+            return parse_json(GzipFile(fileobj=file) if str(path).endswith(".gz") else file, path)
+    except (OSError, ValueError, EOFError, zlib.error) as problem:  # ValueError: a path no file can have
         raise FileFormatError(f"cannot read {path}: {getattr(problem, 'strerror', None) or problem}") from None
 
 
-def parse_json(file: BinaryIO, name: str | Path) -> Any:
+def parse_json(file: BinaryIO | GzipFile, name: str | Path) -> Any:
     """The JSON document in an open file; `name` is what a refusal calls it."""
     try:
         raw = file.read(MAX_FILE_BYTES + 1)
@@ -80,21 +82,18 @@ def round_from_json(document: Any) -> Round:
     fields(document, "the round", ROUND_FIELDS, {"format", "blocks", "pipelines"})
     if document["format"] != FORMAT:
         raise FileFormatError(f"format must be {FORMAT!r}, not {str(document['format'])[:60]!r}")
-    orders = document.get("orders")
-    if orders is not None and not isinstance(orders, list):
-        raise FileFormatError(f"orders must be null or a list of numbers, not {str(orders)[:60]!r}")
     return Round.build(
         list(_blocks(document["blocks"])),
         list(_pipelines(document["pipelines"])),
-        orders=orders,
+        orders=orders_of(document),
         now=document.get("now", 0.0),
     )
 
 
 def round_to_json(round_: Round) -> dict[str, Any]:
     """The `dpbalance-round/1` document of a round."""
+    cost = demands_to_json(round_)
     several = round_.orders is not None
-    cost = amounts_to_json(round_.cost, several)
     names = [round_.blocks[at] for at in round_.block]
     pipelines = []
     for at, name in enumerate(round_.pipelines):
@@ -123,6 +122,17 @@ def round_to_json(round_: Round) -> dict[str, Any]:
     return {"format": FORMAT, "orders": orders, "now": round_.now, "blocks": blocks, "pipelines": pipelines}
 
 
+def demands_to_json(round_: Round) -> list[Any]:
+    """Each demanded amount; a pipeline's largest as it was before rounding, so that reading gives all of it back."""
+    amount = epsilons(round_.cost)
+    if len(round_.pipelines):
+        asked = np.diff(round_.start)
+        largest = np.repeat(np.maximum.reduceat(round_.cost.max(axis=1), round_.start[:-1]), asked)[:, None]
+        amount = np.where(round_.cost == largest, np.repeat(round_.unrounded, asked)[:, None], amount)
+    listed: list[Any] = (amount[:, 0] if round_.orders is None else amount).tolist()
+    return listed
+
+
 def amounts_to_json(units: Units, several: bool) -> list[Any]:
     """One number for each row, or a list of them with several orders."""
     table = epsilons(units)
@@ -142,9 +152,30 @@ def fields(value: Any, what: str, known: set[str], required: set[str]) -> None:
         raise FileFormatError(f"{what} lacks the field {missing[0]!r}")
 
 
+def orders_of(document: dict[str, Any]) -> list[float] | None:
+    """The orders of a document, which may be null or missing."""
+    orders = document.get("orders")
+    if orders is not None and not isinstance(orders, list):
+        raise FileFormatError(f"orders must be null or a list of numbers, not {str(orders)[:60]!r}")
+    return orders
+
+
+def named(value: Any, place: str, kind: str) -> str:
+    """What a refusal calls a block or a pipeline: by its name, or by its place in the list if it has none."""
+    name = value.get("id") if isinstance(value, dict) else None
+    return f"{kind} {name!r}" if isinstance(name, str) else place
+
+
+def list_of(value: Any, what: str) -> list[Any]:
+    """The value, which must be a list."""
+    if not isinstance(value, list):
+        raise FileFormatError(f"{what} must be a list, not {str(value)[:60]!r}")
+    return value
+
+
 def _blocks(listed: Any) -> Iterable[Block]:
-    for at, value in enumerate(_list(listed, "blocks")):
-        what = _named(value, f"blocks[{at}]", "block")
+    for at, value in enumerate(list_of(listed, "blocks")):
+        what = named(value, f"blocks[{at}]", "block")
         fields(value, what, BLOCK_FIELDS, {"id", "capacity"})
         yield Block(
             id=value["id"],
@@ -155,8 +186,8 @@ def _blocks(listed: Any) -> Iterable[Block]:
 
 
 def _pipelines(listed: Any) -> Iterable[Pipeline]:
-    for at, value in enumerate(_list(listed, "pipelines")):
-        what = _named(value, f"pipelines[{at}]", "pipeline")
+    for at, value in enumerate(list_of(listed, "pipelines")):
+        what = named(value, f"pipelines[{at}]", "pipeline")
         fields(value, what, PIPELINE_FIELDS, {"id", "analyst", "demand"})
         if not isinstance(value["demand"], dict):
             raise FileFormatError(f"{what}: demand must be an object of block: amount")
@@ -169,17 +200,6 @@ def _pipelines(listed: Any) -> Iterable[Pipeline]:
             loss=value.get("loss", 1.0),
             max_multiple=value.get("max_multiple"),
         )
-
-
-def _named(value: Any, place: str, kind: str) -> str:
-    name = value.get("id") if isinstance(value, dict) else None
-    return f"{kind} {name!r}" if isinstance(name, str) else place
-
-
-def _list(value: Any, what: str) -> list[Any]:
-    if not isinstance(value, list):
-        raise FileFormatError(f"{what} must be a list, not {str(value)[:60]!r}")
-    return value
 
 
 def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:

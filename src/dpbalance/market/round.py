@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from contextlib import suppress
+from dataclasses import dataclass, replace
 from itertools import chain, pairwise
 from typing import Any, TypeVar
 
@@ -51,6 +52,8 @@ class Round:
     loss: Floats
     max_multiple: Floats
     """Infinite where there is no cap."""
+    unrounded: Floats
+    """The largest amount each pipeline demands, in epsilon, before rounding up, which makes equals of unequals."""
     start: Indices
     block: npt.NDArray[np.int32]
     cost: Units
@@ -67,6 +70,7 @@ class Round:
             "weight": (pipelines,),
             "loss": (pipelines,),
             "max_multiple": (pipelines,),
+            "unrounded": (pipelines,),
             "start": (pipelines + 1,),
             "block": (entries,),
             "cost": (entries, width),
@@ -84,6 +88,34 @@ class Round:
         """Unlocked and not yet spent, per block and order; negative where an order is already overdrawn."""
         return self.unlocked - self.spent
 
+    def demands(self, chosen: Indices) -> tuple[Indices, Indices]:
+        """Where the demand of these pipelines stands, one after the other: entries, and where each one's begin."""
+        asked = np.diff(self.start)[chosen]
+        start = np.concatenate(([0], np.cumsum(asked)))
+        return start, np.repeat(self.start[chosen] - start[:-1], asked) + np.arange(start[-1])
+
+    def subset(self, chosen: Indices, *, now: float, spent: Units, unlocked: Units) -> Round:
+        """The same blocks at another moment, and of the pipelines only these, given by ascending index."""
+        start, entries = self.demands(chosen)
+        analysts, owner = np.unique(self.owner[chosen], return_inverse=True)
+        return replace(
+            self,
+            now=now,
+            spent=spent,
+            unlocked=unlocked,
+            analysts=tuple(map(self.analysts.__getitem__, analysts.tolist())),
+            pipelines=tuple(map(self.pipelines.__getitem__, chosen.tolist())),
+            owner=owner,
+            submitted=self.submitted[chosen],
+            weight=self.weight[chosen],
+            loss=self.loss[chosen],
+            max_multiple=self.max_multiple[chosen],
+            unrounded=self.unrounded[chosen],
+            start=start,
+            block=self.block[entries],
+            cost=self.cost[entries],
+        )
+
     @staticmethod
     def build(
         blocks: Iterable[Block],
@@ -99,7 +131,7 @@ class Round:
         [[500000000]]
         """
         orders_ = _checked_orders(orders)
-        now_ = _number(now, "now")
+        now_ = checked_number(now, "now")
         blocks_ = _in_order("block", blocks)
         pipelines_ = _in_order("pipeline", pipelines)
         unlocked = [each.capacity if each.unlocked is None else each.unlocked for each in blocks_]
@@ -110,9 +142,9 @@ class Round:
             return lambda at: f"block {blocks_[at].id!r}: {field}"
 
         amounts: dict[str, Any] = {
-            "capacity": _amounts([each.capacity for each in blocks_], orders_, capacity_units, named("capacity")),
-            "spent": _amounts(spent, orders_, cost_units, named("spent")),
-            "unlocked": _amounts(unlocked, orders_, capacity_units, named("unlocked")),
+            "capacity": capacity_units(_amounts([each.capacity for each in blocks_], orders_, named("capacity"))),
+            "spent": cost_units(_amounts(spent, orders_, named("spent"))),
+            "unlocked": capacity_units(_amounts(unlocked, orders_, named("unlocked"))),
         }
         _refuse_unlocked_above_capacity(blocks_, amounts["unlocked"], amounts["capacity"])
         return Round(
@@ -139,14 +171,21 @@ def _pipeline_arrays(pipelines: list[Pipeline], now: float) -> dict[str, Any]:
     caps = []
     for each in pipelines:
         who = f"pipeline {each.id!r}"
-        cap = np.inf if each.max_multiple is None else _number(each.max_multiple, f"{who}: max_multiple", least=1.0)
+        cap = (
+            np.inf
+            if each.max_multiple is None
+            else checked_number(each.max_multiple, f"{who}: max_multiple", least=1.0)
+        )
         caps.append(np.inf if cap > MAX_MULTIPLE else cap)
     return {
         "analysts": tuple(analysts),
         "pipelines": tuple(each.id for each in pipelines),
         "owner": np.array([position[each.analyst] for each in pipelines], dtype=np.int64),
         "submitted": np.array(
-            [now if p.submitted is None else _number(p.submitted, f"pipeline {p.id!r}: submitted") for p in pipelines],
+            [
+                now if p.submitted is None else checked_number(p.submitted, f"pipeline {p.id!r}: submitted")
+                for p in pipelines
+            ],
             dtype=np.float64,
         ),
         "weight": np.array([_positive(p.weight, f"pipeline {p.id!r}: weight") for p in pipelines], dtype=np.float64),
@@ -172,7 +211,8 @@ def _demand_arrays(pipelines: list[Pipeline], blocks: list[Block], orders: tuple
         owner = pipelines[int(np.searchsorted(np.cumsum(counts), at, side="right"))]
         return f"pipeline {owner.id!r}: demand of block {blocks[block[at]].id!r}"
 
-    cost = _amounts(values, orders, cost_units, named)
+    amount = _amounts(values, orders, named)
+    cost = cost_units(amount)
     pipeline = np.repeat(np.arange(len(pipelines)), counts)
     asked = np.max(cost, axis=1) > 0
     order = np.lexsort((block, pipeline))
@@ -182,24 +222,20 @@ def _demand_arrays(pipelines: list[Pipeline], blocks: list[Block], orders: tuple
         culprit = pipelines[int(np.argmin(kept))]
         raise InputError(f"pipeline {culprit.id!r} demands nothing: every amount of its demand is 0")
     start = np.concatenate(([0], np.cumsum(kept))).astype(np.int64)
-    return {"start": start, "block": block[order], "cost": np.ascontiguousarray(cost[order])}
+    unrounded = np.maximum.reduceat(np.max(amount[order], axis=1), start[:-1]) if pipelines else np.zeros(0)
+    return {"start": start, "block": block[order], "cost": np.ascontiguousarray(cost[order]), "unrounded": unrounded}
 
 
-def _amounts(
-    values: list[Epsilon],
-    orders: tuple[float, ...] | None,
-    convert: Callable[[Any], Units],
-    named: Callable[[int], str],
-) -> Units:
-    """(count, orders) whole units; only when something is wrong is each value looked at to name the culprit."""
+def _amounts(values: list[Epsilon], orders: tuple[float, ...] | None, named: Callable[[int], str]) -> Floats:
+    """(count, orders) amounts; only when something is wrong is each value looked at to name the culprit."""
     width = 1 if orders is None else len(orders)
     flat = list(values) if orders is None else list(chain.from_iterable(v for v in values if isinstance(v, Sequence)))
     if set(map(type, flat)) <= {int, float} and len(flat) == width * len(values):
         if orders is None or all(len(v) == width for v in values):  # type: ignore[arg-type]
-            try:
-                return convert(np.array(flat, dtype=np.float64).reshape(len(values), width))
-            except (AmountError, OverflowError):
-                pass
+            with suppress(OverflowError):  # a whole number that no double can hold
+                table = np.array(flat, dtype=np.float64).reshape(len(values), width)
+                if ((table >= 0) & (table <= MAX_EPSILON)).all():
+                    return table
     wanted = "one number" if orders is None else f"a list of {width} numbers, one for each order"
     for at, value in enumerate(values):
         several = orders is not None and isinstance(value, (list, tuple))
@@ -211,7 +247,7 @@ def _amounts(
                 raise AmountError(f"{named(at)} must be {wanted}, not {str(value)[:60]!r}")
             if not 0 <= part <= MAX_EPSILON:
                 raise AmountError(f"{named(at)} must be between 0 and {MAX_EPSILON:g} epsilon, not {part!r:.30}")
-    return convert(np.array(values, dtype=np.float64).reshape(len(values), width))
+    return np.array(values, dtype=np.float64).reshape(len(values), width)
 
 
 def _is_zero(value: Epsilon) -> bool:
@@ -248,13 +284,13 @@ def _refuse_bad_name(what: str, name: Any) -> None:
 def _checked_orders(orders: Sequence[float] | None) -> tuple[float, ...] | None:
     if orders is None:
         return None
-    checked = tuple(_number(order, "orders") for order in orders)
+    checked = tuple(checked_number(order, "orders") for order in orders)
     if not checked or any(order <= 1 for order in checked) or len(set(checked)) != len(checked):
         raise InputError(f"orders must be distinct numbers above 1, not {str(list(orders))[:60]}")
     return checked
 
 
-def _number(value: Any, what: str, *, least: float = -np.inf) -> float:
+def checked_number(value: Any, what: str, *, least: float = -np.inf) -> float:
     if isinstance(value, bool) or not isinstance(value, (int, float, np.floating, np.integer)):
         raise InputError(f"{what} must be a number, not {str(value)[:60]!r}")
     number = float(value) if -1e300 < value < 1e300 else np.inf
@@ -265,7 +301,7 @@ def _number(value: Any, what: str, *, least: float = -np.inf) -> float:
 
 
 def _positive(value: Any, what: str) -> float:
-    number = _number(value, what)
+    number = checked_number(value, what)
     if not 1e-12 <= number <= 1e12:
         raise InputError(f"{what} must be between 1e-12 and 1e12, not {value!r:.30}")
     return number

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
 
-from dpbalance.amounts import capacity_units, cost_units
+from dpbalance.amounts import Units, capacity_units, cost_units, epsilons
 from dpbalance.clock import chance
+from dpbalance.demand.paper import Mix
 from dpbalance.demand.pipeline import Pipeline
-from dpbalance.demand.selector import Selector
 from dpbalance.market.block import Block
-from dpbalance.market.round import Round, natural
+from dpbalance.market.round import Floats, Indices, Round
 
 
 def worked_example() -> Round:
@@ -37,37 +39,72 @@ def paper_round(
     """
     random = chance(seed)
     count = analysts * pipelines_each
-    elephant = random.permutation(np.arange(count) < round(0.25 * count))
-    epsilon = np.where(elephant, random.uniform(0.095, 0.105, count), random.uniform(0.005, 0.015, count))
-    latest = np.where(random.random(count) < 0.25, 10, 1)
-    wide = random.permutation(np.arange(analysts) < (analysts + 1) // 2)
-    entries = []
-    for analyst in range(analysts):
-        chosen = Selector(device_share=1.0 if wide[analyst] else 0.2).devices(devices, random)
-        for newest in latest[analyst * pipelines_each : (analyst + 1) * pipelines_each]:
-            entries.append(Selector(latest=int(newest)).blocks(chosen, windows))
-    counts = np.array([len(each) for each in entries])
+    asks = Mix().draw(
+        random, analysts=analysts, pipelines_each=pipelines_each, devices=devices, windows=windows, catalogue=windows
+    )
     budget = np.repeat(capacity_units(random.uniform(1.0, 1.5, devices)), windows)[:, None]
-    cost = np.repeat(cost_units(epsilon), counts)[:, None]
-    width = [len(str(size - 1)) for size in (devices, windows, count, analysts)]
-    names = tuple(f"d{d:0{width[0]}}/w{w:0{width[1]}}" for d in range(devices) for w in range(windows))
-    owners = tuple(f"analyst-{a:0{width[3]}}" for a in range(analysts))
-    assert natural(names[0]) <= natural(names[-1])
-    return Round(
-        orders=None,
+    return even_round(
         now=100.0,
-        blocks=names,
+        blocks=grid_names(devices, windows),
         capacity=budget,
-        spent=np.zeros_like(budget),
-        unlocked=budget,
-        analysts=owners,
-        pipelines=tuple(f"p{at:0{width[2]}}" for at in range(count)),
         owner=np.repeat(np.arange(analysts), pipelines_each),
         submitted=100.0 - random.uniform(0, 100, count),
-        weight=np.ones(count),
         loss=random.uniform(0.5, 1.0, count),
-        max_multiple=np.full(count, np.inf),
-        start=np.concatenate(([0], np.cumsum(counts))),
-        block=np.concatenate(entries).astype(np.int32),
-        cost=cost,
+        asked=asks.blocks,
+        cost=cost_units(asks.epsilon)[:, None],
     )
+
+
+def even_round(
+    *,
+    now: float,
+    blocks: tuple[str, ...],
+    capacity: Units,
+    owner: Indices,
+    submitted: Floats,
+    asked: Sequence[Indices],
+    cost: Units,
+    orders: tuple[float, ...] | None = None,
+    weight: Floats | None = None,
+    loss: Floats | None = None,
+) -> Round:
+    """Fresh blocks, in natural order, and pipelines that ask the same of each of theirs, given ascending."""
+    count = len(asked)
+    asked_each = np.array([len(each) for each in asked], dtype=np.int64)
+    present, owner = np.unique(owner, return_inverse=True)
+    names = numbered("analyst-", int(present[-1]) + 1 if count else 0)
+    return Round(
+        orders=orders,
+        now=now,
+        blocks=blocks,
+        capacity=capacity,
+        spent=np.zeros_like(capacity),
+        unlocked=capacity,
+        analysts=tuple(names[at] for at in present),
+        pipelines=numbered("p", count),
+        owner=owner,
+        submitted=submitted,
+        weight=np.ones(count) if weight is None else weight,
+        loss=np.ones(count) if loss is None else loss,
+        max_multiple=np.full(count, np.inf),
+        unrounded=epsilons(cost.max(axis=1)),
+        start=np.concatenate(([0], np.cumsum(asked_each))),
+        block=np.concatenate([*asked, np.zeros(0, dtype=np.int64)]).astype(np.int32),
+        cost=np.repeat(cost, asked_each, axis=0),
+    )
+
+
+def numbered(prefix: str, count: int) -> tuple[str, ...]:
+    """Names in natural and in letter order at once.
+
+    >>> numbered("p", 11)[9:]
+    ('p09', 'p10')
+    """
+    width = len(str(max(count - 1, 0)))
+    return tuple(f"{prefix}{at:0{width}}" for at in range(count))
+
+
+def grid_names(devices: int, windows: int) -> tuple[str, ...]:
+    """The blocks of a catalogue, `device/window`."""
+    columns = numbered("w", windows)
+    return tuple(f"{device}/{window}" for device in numbered("d", devices) for window in columns)

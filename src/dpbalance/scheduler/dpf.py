@@ -2,7 +2,8 @@
 
 The key of a pipeline is the list of demand / (weight * initial capacity) over its blocks and all orders that have a
 capacity, largest first; keys are compared like words, and equal keys go by the queue. The quotient of two whole
-amounts below 2**53 is rounded once, so shares that are equal as fractions are equal here too.
+amounts below 2**53 is rounded once, so shares that are equal as fractions are equal here too. Keys that only became
+equal when amounts were rounded up to whole units go by the amounts as they were asked.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from typing import ClassVar
 import numpy as np
 
 from dpbalance.allocation import Allocation
-from dpbalance.amounts import Units
+from dpbalance.amounts import Units, epsilons
 from dpbalance.market import Round
 from dpbalance.market.round import Floats, Indices
 from dpbalance.scheduler.compiled import kernel
@@ -45,8 +46,11 @@ def by_share(round_: Round, queue: Indices) -> Indices:
         ends, shares = sorted_shares(*market, queue[tied])
         # Doubles that are not negative compare like their bytes, most significant first.
         text = shares.astype(">f8")
-        keys = {at: text[ends[i] : ends[i + 1]].tobytes() for i, at in enumerate(tied.tolist())}
-        order = np.array(sorted(order.tolist(), key=lambda at: (largest[at], keys.get(at, b""))), dtype=np.int64)
+        rounded = np.maximum.reduceat(round_.cost.max(axis=1), round_.start[:-1])
+        exact = (round_.unrounded / epsilons(rounded))[queue[tied]].tolist()
+        keys = {at: (text[ends[i] : ends[i + 1]].tobytes(), exact[i]) for i, at in enumerate(tied.tolist())}
+        first = largest.tolist()
+        order = np.array(sorted(order.tolist(), key=lambda at: (first[at], keys.get(at))), dtype=np.int64)
     return queue[order]
 
 

@@ -99,7 +99,11 @@ def scheduler_names() -> tuple[str, ...]:
 
 def options_of(name: str) -> tuple[Option, ...]:
     """What can be set on this scheduler; empty for one that is not a dataclass."""
-    factory = _factory(name)
+    return fields_as_options(_factory(name))
+
+
+def fields_as_options(factory: Callable[..., Any]) -> tuple[Option, ...]:
+    """What can be set when a dataclass is made, with what stands under each field as its help."""
     if not is_dataclass(factory) or not isinstance(factory, type):
         return ()
     hints, helps = get_type_hints(factory), _helps(factory)
