@@ -156,7 +156,7 @@ def starts() -> Iterator[Result]:
         dpbalance.write_round(dpbalance.worked_example(), file)
         allocate = [*program, "allocate", str(file), "--format", "json"]
         for case, command, limit in (
-            ("dpbalance --help", [*program, "--help"], 500.0),
+            ("dpbalance --help", [*program, "--help"], 300.0),
             ("worked example", allocate, 1500.0),
         ):
             taken = milliseconds(lambda c=command: subprocess.run(c, check=True, capture_output=True), times=5)

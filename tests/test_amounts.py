@@ -86,9 +86,10 @@ def test_multiplying_by_hardly_more_than_one_costs_a_whole_unit() -> None:
     assert multiplied(np.array([3]), almost_one).tolist() == [4]
 
 
-def test_too_large_a_product_is_refused() -> None:
-    with pytest.raises(AmountError, match="largest amount"):
-        multiplied(np.array([MAX_UNITS]), np.array([1.5]))
+def test_a_product_above_every_capacity_is_charged_just_above_it() -> None:
+    for units, multiple in ((MAX_UNITS, 2.0), (10**12, 1e9), (5, float(MAX_UNITS))):
+        assert multiplied(np.array([units]), np.array([multiple])).tolist() == [MAX_UNITS + 1]
+        assert multiplied_exactly(units, multiple) == MAX_UNITS + 1
 
 
 @pytest.mark.parametrize(

@@ -145,7 +145,7 @@ def test_whole_charges_of_a_multiple_never_pass_the_budget() -> None:
         for row, wanted in zip(demand, exact, strict=True):
             assert [kernel_round.ceil_product(d, t) for d, t in zip(row, x, strict=True)] == wanted
         budget = np.array([sum(row) for row in exact]) - random.integers(0, 3, 2)
-        kernel_round.whole_multiples(demand, budget, x)
+        kernel_round.whole_multiples(demand, budget, np.full(4, np.inf), x)
         used = [
             sum(dpbalance.amounts.multiplied_exactly(int(d), float(t)) for d, t in zip(row, x, strict=True))
             for row in demand

@@ -241,7 +241,7 @@ def test_simulate_runs_every_scheduler_with_every_beta_and_seed(tmp_path: Path) 
     rows = json.loads(printed(*QUICK, "--beta", "0.5,5", "--lam", "0,1", "--seeds", "2", "--format", "json"))["rows"]
     assert len(rows) == 2 * (4 + 2 + 2 + 2)
     assert {row["scheduler"] for row in rows} == {"dpbalance", "dpf", "dpk", "fcfs"}
-    assert {row["options"].get("lam") for row in rows if row["scheduler"] == "dpbalance"} == {"0", "1"}
+    assert {row["options"].get("lam") for row in rows if row["scheduler"] == "dpbalance"} == {0.0, 1.0}
     shown = printed(*QUICK, "--schedulers", "dpf")
     assert "paper, 1 seed" in shown
     assert "beta 2.2" in shown

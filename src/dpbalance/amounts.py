@@ -59,7 +59,10 @@ def epsilons(units: Any) -> Floats:
 
 
 def multiplied(units: Units, multiple: Floats) -> Units:
-    """`ceil(units * multiple)` without a rounding error, for multiples of at least 1.
+    """`ceil(units * multiple)` without a rounding error, for multiples of at least 1; at most `MAX_UNITS + 1`.
+
+    No capacity can hold more than `MAX_UNITS`, so what is charged above it closes an order all the same. That happens
+    at the orders that do not bind, whose costs may be many times those of the one that does.
 
     The product of two doubles is split into its rounded value and the exact remainder (Dekker), because the
     rounded value alone can fall on a whole number that the exact product has already passed.
@@ -70,20 +73,18 @@ def multiplied(units: Units, multiple: Floats) -> Units:
     left = np.asarray(units, dtype=np.float64)
     right = np.asarray(multiple, dtype=np.float64)
     product = left * right
-    if product.size and not bool(np.all(product <= MAX_UNITS)):
-        raise AmountError(f"a multiplied amount passes the largest amount of {MAX_EPSILON:g} epsilon")
     left_high, left_low = _split(left)
     right_high, right_low = _split(right)
     rest = left_low * right_low - (((product - left_high * right_high) - left_low * right_high) - left_high * right_low)
     whole = np.ceil(product)
-    exact: Units = (whole + ((whole == product) & (rest > 0))).astype(np.int64)
+    exact: Units = np.minimum(whole + ((whole == product) & (rest > 0)), MAX_UNITS + 1).astype(np.int64)
     return exact
 
 
 def multiplied_exactly(units: int, multiple: float) -> int:
     """The same as `multiplied` by exact fractions: the second route, for checks and single values."""
     exact = Fraction(multiple) * units
-    return -((-exact.numerator) // exact.denominator)
+    return min(-((-exact.numerator) // exact.denominator), MAX_UNITS + 1)
 
 
 def _split(value: Floats) -> tuple[Floats, Floats]:

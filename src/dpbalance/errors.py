@@ -6,9 +6,9 @@
             FileFormatError
             OptionError
             UnknownScheduler
+            RecipeError       a training recipe without a finite cost
         BudgetExceeded        an allocation that would overspend or break a promise
         SolverError           a kernel could not prove its answer
-        RecipeError           a training recipe without a finite cost
 
 A message is a sentence with the culprit and the numbers; `hint` is the next step. The code, the HTTP status and the
 exit status of each come from `TABLE`; docs/errors.md explains each of them under its code.

@@ -2,26 +2,28 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
 
 import numpy as np
 
-from dpbalance.allocation.certificate import Shares
+from dpbalance.allocation.certificate import Shares, totals
 from dpbalance.allocation.metrics import Metrics, measure
 from dpbalance.allocation.proof import Proof, demand_budget, demand_proof, exact_totals, prove
-from dpbalance.allocation.valuation import Flags, Terms, Valuation, granted_shares
+from dpbalance.allocation.valuation import Terms, Valuation, granted_shares
 from dpbalance.amounts import Units, epsilons, multiplied
 from dpbalance.market.round import Floats, Indices, Round
 
 EXCEEDS_LEFT = "exceeds-left"
 """Even alone it asks for more than some block has left."""
+SHARE_SPENT = "share-spent"
+"""Its analyst's share of some block does not hold it, or no longer does beside the others that analyst has there."""
 TAKEN = "taken"
-"""It fitted when the round began; others took what it needs."""
+"""It fitted when the round began; what it needs has been granted since, to others or its own analyst."""
 NOT_CHOSEN = "not-chosen"
-"""It would still fit into what is left, but not into its analyst's share, or the scheduler passed it over."""
+"""It would still fit into what is left; the scheduler passed it over. Its tightest block is named."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -46,12 +48,38 @@ class Shortage:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Denial:
-    """A pipeline not served, and why."""
+    """A pipeline not served, and why. Shortages are made when looked at: there may be one for every demand."""
 
     pipeline: str
     analyst: str
     reason: str
-    shortages: tuple[Shortage, ...]
+    shortages: Sequence[Shortage]
+
+
+class _Shortages(Sequence[Shortage]):
+    """The shortages at some demand entries, against what is left of their blocks."""
+
+    def __init__(self, round_: Round, entries: Indices, left: Any) -> None:
+        self._round, self._entries, self._left = round_, entries, left
+
+    def __len__(self) -> int:
+        return len(self._entries)
+
+    def __getitem__(self, at: Any) -> Any:
+        if isinstance(at, slice):
+            return tuple(self[each] for each in range(len(self))[at])
+        block = int(self._round.block[self._entries[at]])
+        asked, rest = self._round.cost[self._entries[at]], self._left[at]
+        return Shortage(
+            block=self._round.blocks[block],
+            asked=self._shown(asked),
+            left=self._shown(rest),
+            short=self._shown(np.maximum(asked - rest, 0)),
+        )
+
+    def _shown(self, units: Any) -> Any:
+        listed = epsilons(units).tolist()
+        return listed if self._round.orders is not None else listed[0]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -151,25 +179,53 @@ class Allocation:
 
     @cached_property
     def denied(self) -> tuple[Denial, ...]:
-        missed = self._missing(self.left)
-        result = []
-        for at in np.flatnonzero(self.multiple == 0):
-            mine = slice(int(self.round.start[at]), int(self.round.start[at + 1]))
-            if not self.valuation.feasible[at]:
-                reason, left = EXCEEDS_LEFT, self.round.available
-                short = np.flatnonzero((self.round.cost[mine] > left[self.round.block[mine]]).all(axis=1))
-            else:
-                left, short = self.left, np.flatnonzero(missed[mine])
-                reason = TAKEN if len(short) else NOT_CHOSEN
-            result.append(
-                Denial(
-                    pipeline=self.round.pipelines[at],
-                    analyst=self.round.analysts[int(self.round.owner[at])],
-                    reason=reason,
-                    shortages=tuple(self._shortage(mine.start + int(entry), left) for entry in short),
-                )
+        return tuple(
+            Denial(
+                pipeline=self.round.pipelines[at],
+                analyst=self.round.analysts[int(self.round.owner[at])],
+                reason=reason,
+                shortages=_Shortages(self.round, entries, left),
             )
-        return tuple(result)
+            for at in np.flatnonzero(self.multiple == 0)
+            for reason, entries, left in [self._why(int(at))]
+        )
+
+    def _why(self, pipeline: int) -> tuple[str, Indices, Any]:
+        """The reason of a denial, the demand entries that show it, and what was left for them."""
+        entries = np.arange(self.round.start[pipeline], self.round.start[pipeline + 1])
+        block, cost = self.round.block[entries], self.round.cost[entries]
+        if not self.valuation.feasible[pipeline]:
+            left = self.round.available[block]
+            short = (cost > left).all(axis=1)
+            return EXCEEDS_LEFT, entries[short], left[short]
+        if self.shares is not None and self.shares.admitted[pipeline]:
+            there = (np.arange(len(entries)), self.shares.order[block])
+            left = cost.copy()
+            left[there] = self._share_left[int(self.round.owner[pipeline])][block]
+            short = (cost > left).any(axis=1)
+            if short.any():
+                return SHARE_SPENT, entries[short], left[short]
+        left = self.left[block]
+        short = (cost > left).all(axis=1)
+        if short.any():
+            return TAKEN, entries[short], left[short]
+        tightest = [int(np.argmax(np.min(cost / np.maximum(left, 1), axis=1)))]
+        return NOT_CHOSEN, entries[tightest], left[tightest]
+
+    @cached_property
+    def _share_left(self) -> dict[int, Any]:
+        """Per analyst that takes part in step 1, what its offer of each block still holds beside its own grants."""
+        assert self.shares is not None
+        entries, charged = self.charges
+        owner = np.repeat(self.round.owner, np.diff(self.round.start))[entries]
+        rest = {}
+        for analyst, (block, amount) in totals(self.round, self.shares).items():
+            rest[analyst] = np.zeros(len(self.round.blocks), dtype=np.int64)
+            rest[analyst][block] = np.floor(amount * float(self.shares.take[analyst]) * (1 + 1e-11) + 1e-3)
+            mine = owner == analyst
+            at = self.round.block[entries[mine]]
+            np.subtract.at(rest[analyst], at, charged[mine, self.shares.order[at]])
+        return rest
 
     @cached_property
     def utility(self) -> Floats:
@@ -206,21 +262,3 @@ class Allocation:
             return None
         take = np.where(self.shares.admitted, self.shares.take[self.round.owner], 0.0)
         return granted_shares(self.round, self.valuation.order, take)
-
-    def _missing(self, left: Any) -> Flags:
-        flags: Flags = (self.round.cost > left[self.round.block]).all(axis=1)
-        return flags
-
-    def _shortage(self, entry: int, left: Any) -> Shortage:
-        block = int(self.round.block[entry])
-        asked, rest = self.round.cost[entry], left[block]
-        return Shortage(
-            block=self.round.blocks[block],
-            asked=self._shown(asked),
-            left=self._shown(rest),
-            short=self._shown(np.maximum(asked - rest, 0)),
-        )
-
-    def _shown(self, units: Any) -> Any:
-        listed = epsilons(units).tolist()
-        return listed if self.round.orders is not None else listed[0]

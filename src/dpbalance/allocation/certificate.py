@@ -43,8 +43,6 @@ class Shares:
     """One for each block; what certifies the answer."""
     bound_price: Floats
     """One for each analyst's upper bound."""
-    certifiable: bool = True
-    """False for 0 < lam < |1-beta|/beta, where the optimum is searched for, not proven."""
     as_printed: bool = False
     """The paper's printed constraint, which may hand out more than is left."""
 
@@ -61,7 +59,7 @@ class Verdict:
 
 def verify(round_: Round, shares: Shares) -> Verdict:
     """Recompute every row of step 1 from the round and bound its optimality gap."""
-    demands = _totals(round_, shares)
+    demands = totals(round_, shares)
     left = np.take_along_axis(round_.available, shares.order[:, None], axis=1)[:, 0].astype(np.float64)
     capacity = np.take_along_axis(round_.capacity, shares.order[:, None], axis=1)[:, 0].astype(np.float64)
     activity = np.zeros(len(left))
@@ -81,7 +79,7 @@ def verify(round_: Round, shares: Shares) -> Verdict:
         prices += bound
     touched = activity > 0
     over = np.max(activity[touched] / left[touched] - 1.0, initial=0.0)
-    if not utility or not shares.certifiable:
+    if not utility or not certifiable(shares.beta, shares.lam):
         return Verdict(float(over), None)
     return Verdict(float(over), gap(np.array(utility), np.array(pull), prices, shares.beta, shares.lam))
 
@@ -90,20 +88,34 @@ def gap(y: Floats, q: Floats, prices: float, beta: float, lam: float | None) -> 
     """The certified distance from the optimum of positive y, given q = A' p and sum p."""
     if lam == 0:
         return float(np.ptp(np.log(y))) + float(np.log(max(prices / float(q @ y), 1.0)))
-    strength = np.inf if beta == 0 else abs(1.0 - beta) / beta
-    if lam is None or lam == strength:
+    own = strength(beta)
+    if lam is None or lam == own:
         return upper_bound(q, prices, beta) - log_welfare(y, beta)
     if np.isinf(lam) or beta == 1:
         return upper_bound(q, prices, 0.0) - log_welfare(y, 0.0)
-    return joint_bound(q, prices, beta, strength, lam - strength) - joint_value(y, beta, strength, lam - strength)
+    return joint_bound(q, prices, beta, lam - own) - joint_value(y, beta, lam - own)
 
 
-def joint_value(y: Floats, beta: float, strength: float, extra: float) -> float:
+def strength(beta: float) -> float:
+    """w = |1-beta|/beta, how much fairness weighs beside the sum."""
+    if np.isinf(beta):
+        return 1.0
+    return np.inf if beta == 0 else abs(1.0 - beta) / beta
+
+
+def certifiable(beta: float, lam: float | None) -> bool:
+    """Whether prices can prove the answer: not where it is found by a search over the sum or the smallest utility."""
+    if lam is None or lam == 0 or np.isinf(lam):
+        return True
+    return lam == 1 if np.isinf(beta) else lam >= strength(beta)
+
+
+def joint_value(y: Floats, beta: float, extra: float) -> float:
     """F(y) = w log W(y) + c log sum y."""
-    return strength * log_welfare(y, beta) + extra * float(np.log(np.sum(y)))
+    return strength(beta) * log_welfare(y, beta) + extra * float(np.log(np.sum(y)))
 
 
-def joint_bound(q: Floats, prices: float, beta: float, strength: float, extra: float) -> float:
+def joint_bound(q: Floats, prices: float, beta: float, extra: float) -> float:
     """The largest F over q y <= sum p.
 
     Up to scale its optimum is y_i = (q_i - theta)^(-1/beta) for the theta below min q with theta = c P / (w S),
@@ -112,14 +124,14 @@ def joint_bound(q: Floats, prices: float, beta: float, strength: float, extra: f
     """
     if not np.min(q) > 0 or not prices > 0:
         return float("inf")
-    least = float(np.min(q))
+    own, least = strength(beta), float(np.min(q))
     above = q - least
     low, high = float(np.log(least)) - 650.0, float(np.log(least))
     log_y = np.zeros(len(q))
     for _ in range(200):
         distance = 0.5 * (low + high)  # the logarithm of min q - theta, which may be tiny
         log_y = -np.log(above + np.exp(distance)) / beta
-        ratio = float(np.log(extra / strength)) + _log_mean_exp((1.0 - beta) * log_y) - _log_mean_exp(log_y)
+        ratio = float(np.log(extra / own)) + _log_mean_exp((1.0 - beta) * log_y) - _log_mean_exp(log_y)
         theta = least - float(np.exp(distance))
         if theta <= 0 or np.log(theta) < ratio:
             high = distance
@@ -127,10 +139,10 @@ def joint_bound(q: Floats, prices: float, beta: float, strength: float, extra: f
             low = distance
     log_y += float(np.log(prices)) - float(np.log(np.sum(q * np.exp(log_y - np.max(log_y))))) - np.max(log_y)
     y, powers = np.exp(log_y), (1.0 - beta) * log_y
-    own = np.exp(powers - np.max(powers))
-    gradient = strength * own / np.sum(own) / y + extra / np.sum(y)
-    excess = prices * float(np.max(gradient / q)) - (strength + extra)
-    return joint_value(y, beta, strength, extra) + max(excess, 0.0)
+    share = np.exp(powers - np.max(powers))
+    gradient = own * share / np.sum(share) / y + extra / np.sum(y)
+    excess = prices * float(np.max(gradient / q)) - (own + extra)
+    return joint_value(y, beta, extra) + max(excess, 0.0)
 
 
 def log_welfare(y: Floats, beta: float) -> float:
@@ -168,17 +180,19 @@ def _log_mean_exp(values: Floats) -> float:
     return top if np.isinf(top) else top + float(np.log(np.mean(np.exp(values - top))))
 
 
-def _totals(round_: Round, shares: Shares) -> dict[int, tuple[Indices, Floats]]:
+def totals(round_: Round, shares: Shares) -> dict[int, tuple[Indices, Floats]]:
     """Per analyst that takes part: its blocks and the total of its admitted demands there."""
-    totals: dict[int, tuple[Indices, Floats]] = {}
+    found: dict[int, tuple[Indices, Floats]] = {}
     blocks = len(round_.blocks)
     for analyst in range(len(round_.analysts)):
         mine = np.flatnonzero((round_.owner == analyst) & shares.admitted)
         if not len(mine):
             continue
-        entries = np.concatenate([np.arange(round_.start[j], round_.start[j + 1]) for j in mine])
+        _, entries = round_.demands(mine)
         block = round_.block[entries]
         amount = np.bincount(block, weights=round_.cost[entries, shares.order[block]], minlength=blocks)
         asked = np.flatnonzero(amount)
-        totals[analyst] = (asked, amount[asked].astype(np.float64))
-    return totals
+        if not len(asked):  # it asks for nothing at these orders
+            continue
+        found[analyst] = (asked, amount[asked].astype(np.float64))
+    return found

@@ -12,7 +12,7 @@ import numpy as np
 from dpbalance.allocation.allocation import Allocation
 from dpbalance.allocation.valuation import Terms
 from dpbalance.errors import FileFormatError
-from dpbalance.market.files import amounts_to_json, fields, read_json
+from dpbalance.market.files import amounts_to_json, blaming, fields, read_json
 from dpbalance.market.round import Round
 
 FORMAT = "dpbalance-allocation/1"
@@ -64,16 +64,24 @@ def allocation_to_json(allocation: Allocation) -> dict[str, Any]:
 
 def write_allocation(allocation: Allocation, path: str | Path) -> None:
     """Write a decision to a file."""
-    Path(path).write_text(json.dumps(allocation_to_json(allocation), indent=1) + "\n", encoding="utf-8")
+    text = json.dumps(allocation_to_json(allocation), indent=1, allow_nan=False)
+    try:
+        Path(path).write_text(text + "\n", encoding="utf-8")
+    except OSError as problem:
+        raise FileFormatError(f"cannot write {path}: {problem.strerror or problem}") from None
 
 
 def read_allocation(path: str | Path, round_: Round) -> Allocation:
-    """Read a decision on this round back; grants whose names or costs do not belong to it are refused."""
-    return allocation_from_json(read_json(path), round_)
+    """Read a decision on this round back; what it says and what follows from its multiples must be the same."""
+    document = read_json(path)
+    return blaming(path, lambda: allocation_from_json(document, round_))
 
 
 def allocation_from_json(document: Any, round_: Round) -> Allocation:
-    """A decision out of a parsed document, its costs compared with the round's demands."""
+    """A decision out of a parsed document. Only multiples are taken from it; grants, left and metrics are compared.
+
+    Step 1 and its proof are not in the file, so a decision that is read back has no `shares`.
+    """
     fields(document, "the allocation", FIELDS, {"format", "scheduler", "grants"})
     if document["format"] != FORMAT:
         raise FileFormatError(f"format must be {FORMAT!r}, not {str(document['format'])[:60]!r}")
@@ -109,9 +117,13 @@ def allocation_from_json(document: Any, round_: Round) -> Allocation:
         terms=Terms(**known),
         sequence=tuple(sequence),
     )
-    for written, recomputed in zip(document["grants"], allocation.grants, strict=True):
-        if "cost" in written and written["cost"] != recomputed.cost:
-            raise FileFormatError(f"grant of {recomputed.pipeline!r}: its cost is not its multiple of its demand")
+    again = allocation_to_json(allocation)
+    for grant, recomputed in zip(document["grants"], again["grants"], strict=True):
+        if any(grant[field] != recomputed[field] for field in grant):
+            raise FileFormatError(f"grant of {recomputed['pipeline']!r} is not its multiple of that pipeline's demand")
+    for field in ("left", "metrics"):
+        if field in document and document[field] != again[field]:
+            raise FileFormatError(f"{field} does not follow from the grants of this decision on this round")
     return allocation
 
 

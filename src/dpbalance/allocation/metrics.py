@@ -1,4 +1,4 @@
-"""How efficient and how fair is an allocation? NOTES of the paper's two measures, and the ones that hide nobody."""
+"""How efficient and how fair is an allocation? The paper's two measures, and beside them some that hide nobody."""
 
 from __future__ import annotations
 

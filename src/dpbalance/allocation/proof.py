@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from dpbalance.allocation.certificate import verify
-from dpbalance.amounts import UNITS_PER_EPSILON
+from dpbalance.allocation.certificate import Shares, verify
+from dpbalance.amounts import MAX_UNITS, UNITS_PER_EPSILON
 from dpbalance.errors import BudgetExceeded
 
 if TYPE_CHECKING:
@@ -35,6 +35,7 @@ def prove(allocation: Allocation) -> tuple[Proof, list[str]]:
     broken += [*_sequence(allocation), *_costs(allocation), *overspent]
     gap = None
     if allocation.shares is not None:
+        broken += _claims(allocation, allocation.shares)
         verdict = verify(allocation.round, allocation.shares)
         gap = verdict.gap
         if verdict.violation > 1e-12:
@@ -72,6 +73,26 @@ def _one_or_more(allocation: Allocation) -> list[str]:
     ]
 
 
+def _claims(allocation: Allocation, shares: Shares) -> list[str]:
+    """What step 1 says it started from: who takes part, with which weight, and how much of use to it."""
+    round_ = allocation.round
+    there = (np.arange(len(round_.block)), shares.order[round_.block])
+    enough = round_.cost[there] <= round_.available[round_.block, shares.order[round_.block]]
+    fits = np.logical_and.reduceat(enough, round_.start[:-1]) if len(round_.pipelines) else np.zeros(0, dtype=bool)
+    cap = allocation.options.get("max_multiple") or np.inf
+    upper = np.zeros(len(round_.analysts))
+    np.maximum.at(upper, round_.owner[fits], np.minimum(round_.max_multiple[fits], cap))
+    weight = allocation.valuation.weight
+    broken = []
+    if not np.array_equal(shares.admitted, fits):
+        broken.append("step 1 did not divide between exactly the pipelines that can be met")
+    for at in np.flatnonzero(~np.isclose(shares.weight, weight, rtol=1e-9, atol=0.0) & (upper > 0)):
+        broken.append(f"step 1 weighs analyst {round_.analysts[at]!r} {shares.weight[at]:.6g}, it is {weight[at]:.6g}")
+    for at in np.flatnonzero(shares.upper < np.minimum(upper, 1e300)):
+        broken.append(f"step 1 holds analyst {round_.analysts[at]!r} to {shares.upper[at]:.6g} times its demand")
+    return broken
+
+
 def _sequence(allocation: Allocation) -> list[str]:
     """Whoever is listed as granted must be, and once: only what has a multiple is charged."""
     served = np.flatnonzero(allocation.multiple > 0).tolist()
@@ -90,7 +111,7 @@ def _costs(allocation: Allocation) -> list[str]:
             exact: Any = demand
         else:
             numerator, denominator = float(allocation.multiple[at]).as_integer_ratio()
-            exact = -((-demand.astype(object) * numerator) // denominator)
+            exact = np.minimum(-((-demand.astype(object) * numerator) // denominator), MAX_UNITS + 1)
         if not np.array_equal(charged, exact):
             wrong.append(f"pipeline {allocation.round.pipelines[at]!r} is not charged its multiple of its demand")
     return wrong
@@ -101,14 +122,17 @@ def _overspent(allocation: Allocation) -> tuple[int, list[str]]:
     round_ = allocation.round
     used = np.zeros(len(round_.blocks), dtype=bool)
     used[round_.block[allocation.charges[0]]] = True
-    over = np.min(allocation.taken - round_.available, axis=1)
+    excess = allocation.taken - round_.available
+    nearest = np.argmin(excess, axis=1)  # the order at which the least is missing
+    over = np.take_along_axis(excess, nearest[:, None], axis=1)[:, 0]
     culprits = np.flatnonzero(used & (over > 0))
     sentences = []
     for at in culprits:
-        left = np.max(round_.available[at]) / UNITS_PER_EPSILON
+        where = "" if round_.orders is None else f" at order {round_.orders[nearest[at]]:g}, its best"
+        left, taken = round_.available[at, nearest[at]], allocation.taken[at, nearest[at]]
         sentences.append(
-            f"block {round_.blocks[at]!r} has {left:.9g} left, the grants take "
-            f"{left + over[at] / UNITS_PER_EPSILON:.9g} (over by {over[at] / UNITS_PER_EPSILON:.9g})"
+            f"block {round_.blocks[at]!r} has {left / UNITS_PER_EPSILON:.9g} left{where}, the grants take "
+            f"{taken / UNITS_PER_EPSILON:.9g} (over by {over[at] / UNITS_PER_EPSILON:.9g})"
         )
     return (int(np.max(over[culprits])) if len(culprits) else 0), sentences
 

@@ -129,8 +129,8 @@ def granted_shares(round_: Round, order: Indices, multiple: Floats) -> Floats:
     usable = np.where(capacity > 0, capacity, np.inf)
     for analyst in np.unique(round_.owner[served]):
         mine = served[round_.owner[served] == analyst]
-        entries = np.concatenate([np.arange(round_.start[j], round_.start[j + 1]) for j in mine])
-        times = np.repeat(multiple[mine], round_.start[mine + 1] - round_.start[mine])
+        start, entries = round_.demands(mine)
+        times = np.repeat(multiple[mine], np.diff(start))
         block = round_.block[entries]
         amount = round_.cost[entries, order[block]] * times
         shares[analyst] = np.max(np.bincount(block, weights=amount, minlength=len(usable)) / usable)

@@ -129,8 +129,8 @@ def schedulers(format_: Shape = Format.table) -> None:
 @app.command()
 def example(
     workload: Annotated[
-        str, typer.Option(metavar="NAME", help="worked (2 blocks) or paper (2,000 blocks).")
-    ] = "worked",
+        Workload, typer.Option(metavar="NAME", help="worked (2 blocks) or paper (2,000 blocks).")
+    ] = Workload.worked,
     seed: Annotated[int, typer.Option(min=0, help="Which random paper round.")] = 0,
 ) -> None:
     """Print a round file to start from."""

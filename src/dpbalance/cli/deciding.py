@@ -135,7 +135,7 @@ def _outcome(round_: Round, name: str, decider: Scheduler) -> Outcome:
         with patience(f"{name} is still deciding"):
             allocation = decider.decide(round_)
             seconds = stopwatch() - begin
-            if not isinstance(allocation, Allocation) or allocation.round is not round_:
+            if type(allocation) is not Allocation or allocation.round is not round_:  # its check must be ours
                 raise DPBalanceError(f"{name} returned a {type(allocation).__name__} that is no decision on this round")
             allocation.check()
         return Outcome(scheduler=name, seconds=seconds, allocation=allocation)

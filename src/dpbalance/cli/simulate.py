@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+import os
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -12,12 +13,15 @@ from dpbalance.cli.app import Format, OptionTexts, Shape, app, put, put_json
 from dpbalance.errors import OptionError
 
 if TYPE_CHECKING:
-    from dpbalance.simulate import Trace
-
-MEASURES = ("efficiency", "fairness", "jain", "utility_min", "shut_out", "pipelines", "seconds")
+    from dpbalance.simulate import Cell, Results
 
 ConfigFile = Annotated[Path | None, typer.Option(metavar="FILE.toml", help="Parameters of the workload.")]
-Record = Annotated[Path | None, typer.Option(metavar="TRACE.json", help="Write the trace, too; for one seed.")]
+Record = Annotated[Path | None, typer.Option(metavar="TRACE.json", help="Write the trace, too; for one trace.")]
+Out = Annotated[Path | None, typer.Option(metavar="DIR", help="Keep all results here, and go on with those there.")]
+Workers = Annotated[str, typer.Option(metavar="N", help="Processes; or ray, or ray://HOST:PORT.")]
+Reference = Annotated[str | None, typer.Option(metavar="NAME", help="Whom the others are compared with.")]
+Bound = Annotated[bool, typer.Option("--bound", help="Also compute what nobody could exceed.")]
+Quiet = Annotated[bool, typer.Option("--quiet", help="Do not say how far it is.")]
 
 
 @app.command()
@@ -26,94 +30,137 @@ def simulate(
     schedulers: Annotated[str, typer.Option(metavar="A,B", help="Who decides.")] = "dpbalance,dpf,dpk,fcfs",
     beta: Annotated[str, typer.Option(metavar="B,B", help="Fairness preferences, each in turn.")] = "2.2",
     lam: Annotated[str | None, typer.Option(metavar="L,L", help="Efficiency preferences, each in turn.")] = None,
-    rounds: Annotated[int | None, typer.Option(help="The parameter `rounds`, where the workload has it.")] = None,
+    rounds: Annotated[str | None, typer.Option(metavar="N", help="The same as `--set rounds=N`.")] = None,
     seeds: Annotated[int, typer.Option(min=1, help="How many traces: seeds 0, 1, ..")] = 1,
     set_: Annotated[
-        list[str] | None, typer.Option("--set", metavar="K=V", help="A parameter of the workload; may be given again.")
+        list[str] | None, typer.Option("--set", metavar="K=V,V", help="A parameter of the workload, each in turn.")
     ] = None,
     config: ConfigFile = None,
     option: OptionTexts = None,
+    bound: Bound = False,
+    reference: Reference = None,
+    workers: Workers = "1",
+    out: Out = None,
     record: Record = None,
+    quiet: Quiet = False,
     format_: Shape = Format.table,
 ) -> None:
     """Draw a workload and run it under several schedulers."""
-    from dpbalance.cli.deciding import patience, texts
-    from dpbalance.simulate import workload as made
-    from dpbalance.simulate import write_trace
+    os.environ.setdefault("OMP_NUM_THREADS", "1")  # before NumPy is there: the problems are many and small
+    from dpbalance.cli.deciding import texts
+    from dpbalance.cli.progress import progress
+    from dpbalance.simulate import cells, sweep
+
+    names = [each.strip() for each in schedulers.split(",")]
+    wanted = cells(
+        workload,
+        _parameters(workload, config, texts(set_, "--set", rounds=rounds)),
+        names,
+        _options(names, texts(option, beta=beta, lam=lam)),
+        range(seeds),
+        bound=bound,
+    )
+    if record is not None:
+        _record(wanted, record)
+    with progress("simulating", quiet=quiet) as tell:
+        results = sweep(
+            wanted,
+            out,
+            workers=int(workers) if workers.isdecimal() else workers,
+            progress=tell,
+            reference=reference,
+        )
+    if format_ == Format.json:
+        put_json(_document(workload, results))
+    else:
+        put(_text(workload, seeds, results))
+
+
+def _parameters(workload: str, config: Path | None, asked: Mapping[str, str]) -> dict[str, list[Any]]:
+    """Every value of every parameter, as the workload has them."""
     from dpbalance.simulate.workload import parameters_from
 
-    given = texts(set_, "--set", rounds=None if rounds is None else str(rounds))
-    drawn = made(workload, **parameters_from(workload, config, given))
-    grid = list(_grid([each.strip() for each in schedulers.split(",")], beta, lam, texts(option)))
-    if record is not None and seeds > 1:
-        raise OptionError(f"--record writes the trace of one seed, not of {seeds}")
-    rows = []
-    with patience("still simulating"):
-        for seed in range(seeds):
-            trace = drawn.trace(seed)
-            if record is not None:
-                write_trace(trace, record)
-            rows += [_row(trace, seed, name, asked) for name, asked in grid]
-    if format_ == Format.json:
-        put_json({"format": "dpbalance-simulation/1", "workload": workload, "rows": rows})
-    else:
-        put(_text(workload, seeds, rows))
+    grid = {name: [value] for name, value in parameters_from(workload, config, {}).items()}
+    for name, text in asked.items():
+        grid[name] = [parameters_from(workload, None, {name: each})[name] for each in text.split(",")]
+    return grid
 
 
-def _grid(
-    names: Sequence[str], beta: str, lam: str | None, asked: Mapping[str, str]
-) -> Iterator[tuple[str, dict[str, str]]]:
-    """Every scheduler with every combination of those of the options that it has."""
-    from itertools import product
+def _options(names: Sequence[str], asked: Mapping[str, str]) -> dict[str, list[Any]]:
+    """Every value of every option, as the first scheduler that has it reads them."""
+    from dpbalance.scheduler import options_from_text, options_of
 
-    from dpbalance.scheduler import options_of
-
-    swept = {"beta": beta.split(",")} | ({"lam": lam.split(",")} if lam is not None else {})
-    known = {name: {each.name for each in options_of(name)} for name in names}
-    for option in (*asked, *swept):
-        if not any(option in mine for mine in known.values()):
+    grid: dict[str, list[Any]] = {}
+    for option, text in asked.items():
+        first = next((name for name in names if any(each.name == option for each in options_of(name))), None)
+        if first is None:
             raise OptionError(f"none of {', '.join(names)} has an option {option!r}")
-    for name in names:
-        fixed = {option: text for option, text in asked.items() if option in known[name]}
-        mine = {option: texts for option, texts in swept.items() if option in known[name]}
-        for values in product(*mine.values()):
-            yield name, fixed | dict(zip(mine, values, strict=True))
+        grid[option] = [options_from_text(first, {option: each})[option] for each in text.split(",")]
+    return grid
 
 
-def _row(trace: Trace, seed: int, name: str, asked: Mapping[str, str]) -> dict[str, Any]:
-    """One run: a scheduler, its options, a seed."""
-    from dataclasses import asdict
+def _record(cells: Sequence[Cell], path: Path) -> None:
+    from dpbalance.simulate import workload, write_trace
 
-    from dpbalance.scheduler import options_from_text, scheduler
-    from dpbalance.simulate import run
-
-    options = options_from_text(name, asked)
-    done = run(trace, scheduler(name, **options))
-    metrics = done.metrics
-    return {
-        "scheduler": name,
-        "options": dict(asked),
-        "seed": seed,
-        "rounds": len(done.rounds),
-        **(asdict(metrics) if metrics else {}),
-        "seconds": done.seconds,
-    }
+    first = cells[0]
+    traces = {(str(cell.parameters), cell.seed) for cell in cells}
+    if len(traces) > 1:
+        raise OptionError(f"--record writes the trace of one seed and one choice of parameters, not of {len(traces)}")
+    write_trace(workload(first.workload, **first.parameters).trace(first.seed), path)
 
 
-def _text(workload: str, seeds: int, rows: Sequence[dict[str, Any]]) -> str:
-    """Means over the seeds."""
-    from dpbalance.cli.tables import number, rendered, table
+def _document(workload: str, results: Results) -> dict[str, Any]:
+    rows = [
+        {"scheduler": found["scheduler"], "options": found["options"], "parameters": found["parameters"]}
+        | {"seed": cell.seed, **measures}
+        for cell, measures in zip(results.cells, results.measures, strict=True)
+        for found in [cell.document]
+    ]
+    return {"format": "dpbalance-simulation/1", "workload": workload, "rows": rows, "summary": results.summary}
 
-    groups: dict[tuple[str, str], list[dict[str, Any]]] = {}
-    for row in rows:
-        shown = ", ".join(f"{option} {text}" for option, text in row["options"].items())
-        groups.setdefault((row["scheduler"], shown), []).append(row)
-    lines = []
-    for (name, shown), group in groups.items():
-        means = []
-        for measure in MEASURES:
-            values = [row[measure] for row in group if row[measure] is not None]
-            means.append(number(sum(values) / len(values) if values else None))
-        lines.append((name, shown, *means))
-    title = f"{workload}, {seeds} seed{'s' if seeds > 1 else ''}: sums over rounds, jain and utility_min means"
-    return rendered(table(title, ["scheduler", "options", *(f">{each}" for each in MEASURES)], lines))
+
+def _text(workload: str, seeds: int, results: Results) -> str:
+    """Means over the seeds, and how the others differ from the reference on the same seeds."""
+    from dpbalance.cli.tables import rendered, table
+
+    summary = results.summary
+    drawn = f"{workload}, {seeds} seed{'s' if seeds > 1 else ''}"
+    interval = "" if seeds == 1 else " +- 95% interval"
+    parts = []
+    for title, groups in (
+        (f"{drawn}: means{interval}", summary["groups"]),
+        (f"How much more than {results.reference}, on the same seeds{interval}", summary["differences"]),
+    ):
+        measures = [name for name in groups[0]["measures"] if _says_something(groups, name)] if groups else []
+        varying = len({str(group["parameters"]) for group in groups}) > 1
+        columns = ["scheduler", *(["parameters"] if varying else []), "options", *(f">{name}" for name in measures)]
+        rows = [
+            (
+                group["scheduler"],
+                *([_listed(group["parameters"])] if varying else []),
+                _listed(group["options"]),
+                *(_estimate(group["measures"][name]) for name in measures),
+            )
+            for group in groups
+        ]
+        parts += [table(title, columns, rows)] if rows else []
+    return rendered(*parts)
+
+
+def _says_something(groups: Sequence[Mapping[str, Any]], measure: str) -> bool:
+    return any(group["measures"][measure]["n"] for group in groups)
+
+
+def _listed(values: Mapping[str, Any]) -> str:
+    from dpbalance.cli.tables import number
+
+    return ", ".join(
+        f"{name} {number(value) if isinstance(value, float) else str(value).lower()}" for name, value in values.items()
+    )
+
+
+def _estimate(found: Mapping[str, float | None]) -> str:
+    from dpbalance.cli.tables import number
+
+    mean, high = found["mean"], found["high"]
+    return number(mean) if mean is None or high is None else f"{number(mean)} +- {number(high - mean, 2)}"

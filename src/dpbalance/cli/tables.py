@@ -12,7 +12,7 @@ from rich.console import Console, RenderableType
 from rich.table import Table
 
 from dpbalance.allocation import Allocation, Denial, Shortage
-from dpbalance.allocation.allocation import EXCEEDS_LEFT, NOT_CHOSEN, TAKEN
+from dpbalance.allocation.allocation import EXCEEDS_LEFT, NOT_CHOSEN, SHARE_SPENT, TAKEN
 from dpbalance.amounts import epsilons
 from dpbalance.cli.deciding import Outcome
 
@@ -24,8 +24,9 @@ WIDTH_PIPED = 160
 
 REASONS = {
     EXCEEDS_LEFT: "asks for more than is left",
-    TAKEN: "others took what it needs",
-    NOT_CHOSEN: "would fit, but not into its analyst's share, or was passed over",
+    SHARE_SPENT: "its share is used up",
+    TAKEN: "already taken when its turn came",
+    NOT_CHOSEN: "would still fit, but was passed over",
 }
 
 

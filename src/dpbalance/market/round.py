@@ -17,7 +17,7 @@ from typing import Any, TypeVar
 import numpy as np
 import numpy.typing as npt
 
-from dpbalance.amounts import MAX_EPSILON, Units, capacity_units, cost_units
+from dpbalance.amounts import MAX_EPSILON, MAX_UNITS, Units, capacity_units, cost_units
 from dpbalance.demand.pipeline import Epsilon, Pipeline
 from dpbalance.errors import AmountError, InputError
 from dpbalance.market.block import Block
@@ -61,27 +61,54 @@ class Round:
     def __post_init__(self) -> None:
         width = 1 if self.orders is None else len(self.orders)
         blocks, pipelines, entries = len(self.blocks), len(self.pipelines), len(self.block)
-        shapes = {
-            "capacity": (blocks, width),
-            "spent": (blocks, width),
-            "unlocked": (blocks, width),
-            "owner": (pipelines,),
-            "submitted": (pipelines,),
-            "weight": (pipelines,),
-            "loss": (pipelines,),
-            "max_multiple": (pipelines,),
-            "unrounded": (pipelines,),
-            "start": (pipelines + 1,),
-            "block": (entries,),
-            "cost": (entries, width),
+        forms: dict[str, tuple[tuple[int, ...], Any]] = {
+            "capacity": ((blocks, width), np.int64),
+            "spent": ((blocks, width), np.int64),
+            "unlocked": ((blocks, width), np.int64),
+            "owner": ((pipelines,), np.int64),
+            "submitted": ((pipelines,), np.float64),
+            "weight": ((pipelines,), np.float64),
+            "loss": ((pipelines,), np.float64),
+            "max_multiple": ((pipelines,), np.float64),
+            "unrounded": ((pipelines,), np.float64),
+            "start": ((pipelines + 1,), np.int64),
+            "block": ((entries,), np.int32),
+            "cost": ((entries, width), np.int64),
         }
-        for name, shape in shapes.items():
+        for name, (shape, dtype) in forms.items():
             array = getattr(self, name)
-            if array.shape != shape:
-                raise InputError(f"round array {name!r} has shape {array.shape}, expected {shape}")
+            if array.shape != shape or array.dtype != dtype:
+                found = f"{array.dtype} {array.shape}"
+                raise InputError(f"round array {name!r} is {found}, expected {np.dtype(dtype)} {shape}")
             view = array.view()
             view.flags.writeable = False
             object.__setattr__(self, name, view)
+
+    @staticmethod
+    def of_arrays(**arrays: Any) -> Round:
+        """A round out of arrays that somebody else made: the same fields, and everything kernels rely on is checked."""
+        round_ = Round(**arrays)
+        amounts = (round_.capacity, round_.spent, round_.unlocked, round_.cost)
+        rising = np.diff(round_.block) > 0
+        rising[round_.start[1:-1][(round_.start[1:-1] > 0) & (round_.start[1:-1] < len(round_.block))] - 1] = True
+        for holds, rule in (
+            (
+                all(not each.size or (each.min() >= 0 and each.max() <= MAX_UNITS) for each in amounts),
+                "amounts in range",
+            ),
+            (round_.start[0] == 0 and round_.start[-1] == len(round_.block), "start from 0 to the number of demands"),
+            (bool(np.all(np.diff(round_.start) > 0)), "at least one demand for each pipeline"),
+            (_within(round_.block, len(round_.blocks)), "block indices that exist"),
+            (_within(round_.owner, len(round_.analysts)), "owner indices that exist"),
+            (not round_.cost.size or bool(round_.cost.min() > 0), "demands above 0 at every order"),
+            (bool(rising.all()), "each pipeline's blocks in ascending order, once"),
+            (bool(np.all(round_.max_multiple >= 1)), "max_multiple of at least 1"),
+            (bool(np.all((round_.weight > 0) & (round_.loss > 0))), "weight and loss above 0"),
+            (bool(np.all(round_.unlocked <= round_.capacity)), "unlocked no more than capacity"),
+        ):
+            if not holds:
+                raise InputError(f"a round of arrays needs {rule}")
+        return round_
 
     @property
     def available(self) -> Units:
@@ -157,6 +184,10 @@ class Round:
         )
 
 
+def _within(indices: npt.NDArray[Any], count: int) -> bool:
+    return not indices.size or bool(indices.min() >= 0 and indices.max() < count)
+
+
 def natural(name: str) -> tuple[Any, ...]:
     """A sort key under which P2 stands before P10; names that read the same fall back to their letters."""
     parts = re.split(r"(\d+)", name)
@@ -213,6 +244,9 @@ def _demand_arrays(pipelines: list[Pipeline], blocks: list[Block], orders: tuple
 
     amount = _amounts(values, orders, named)
     cost = cost_units(amount)
+    # a release that loses anything at one order loses something at every order: what rounds to nothing is one unit,
+    # or a block could be used without end at the order where a demand is written as 0
+    cost[(cost == 0) & (np.max(cost, axis=1) > 0)[:, None]] = 1
     pipeline = np.repeat(np.arange(len(pipelines)), counts)
     asked = np.max(cost, axis=1) > 0
     order = np.lexsort((block, pipeline))
@@ -229,6 +263,7 @@ def _demand_arrays(pipelines: list[Pipeline], blocks: list[Block], orders: tuple
 def _amounts(values: list[Epsilon], orders: tuple[float, ...] | None, named: Callable[[int], str]) -> Floats:
     """(count, orders) amounts; only when something is wrong is each value looked at to name the culprit."""
     width = 1 if orders is None else len(orders)
+    values = [value.tolist() if isinstance(value, (np.ndarray, np.generic)) else value for value in values]
     flat = list(values) if orders is None else list(chain.from_iterable(v for v in values if isinstance(v, Sequence)))
     if set(map(type, flat)) <= {int, float} and len(flat) == width * len(values):
         if orders is None or all(len(v) == width for v in values):  # type: ignore[arg-type]

@@ -17,8 +17,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from dpbalance.allocation.certificate import certifiable, log_welfare, strength, upper_bound
 from dpbalance.allocation.certificate import gap as certified_gap
-from dpbalance.allocation.certificate import log_welfare, upper_bound
 from dpbalance.errors import OptionError, SolverError
 from dpbalance.scheduler import kernel_columns as columns
 from dpbalance.scheduler import kernel_shares as kernels
@@ -139,12 +139,12 @@ def solve_columns(
 
 def divide(problem: Problem, beta: float, lam: float | None) -> tuple[Floats, Floats]:
     """Utilities y and row prices of a scaled problem."""
-    strength = _strength(beta)
+    own = strength(beta)
     if lam == 0 or (np.isinf(beta) and lam is not None and lam < 1):
         return _equal(problem)  # at beta = inf, holding the sum down for a given smallest utility means equal ones
     if lam is not None and (np.isinf(lam) or beta == 1):
         return _linear(problem)
-    if lam is None or lam == strength:
+    if lam is None or lam == own:
         if beta == 0:
             return _linear(problem)
         if np.isinf(beta):
@@ -152,23 +152,9 @@ def divide(problem: Problem, beta: float, lam: float | None) -> tuple[Floats, Fl
         return _by_rows(problem, beta)
     if np.isinf(beta):
         return _smallest_and_sum(problem, lam - 1.0)
-    if lam > strength:
-        return _by_rows(problem, beta, lambda _, small, *__: _small_with_extra(beta, lam - strength, small))
+    if lam > own:
+        return _by_rows(problem, beta, lambda _, small, *__: _small_with_extra(beta, lam - own, small))
     return _with_less_efficiency(problem, beta, lam)
-
-
-def certifiable(beta: float, lam: float | None) -> bool:
-    """Whether prices can prove the answer: not where it is found by a search over the sum or the smallest utility."""
-    if lam is None or lam == 0 or np.isinf(lam):
-        return True
-    return lam == 1 if np.isinf(beta) else lam >= _strength(beta)
-
-
-def _strength(beta: float) -> float:
-    """w = |1-beta|/beta."""
-    if np.isinf(beta):
-        return 1.0
-    return np.inf if beta == 0 else abs(1.0 - beta) / beta
 
 
 def _by_rows(
@@ -295,7 +281,7 @@ def _with_less_efficiency(problem: Problem, beta: float, lam: float) -> tuple[Fl
         if beta == 0:
             share = y / np.sum(y)
             return lam * log_sum - float(np.sum(share * np.log(np.maximum(share, 1e-300))))
-        return _strength(beta) * (log_welfare(y, beta) - log_sum) + lam * log_sum
+        return strength(beta) * (log_welfare(y, beta) - log_sum) + lam * log_sum
 
     def trial(log_sum: float) -> tuple[float, Floats, Floats]:
         capped = columns.with_full_row(*problem.columns, problem.rows, np.exp(-log_sum))

@@ -1,7 +1,8 @@
 """How are the few compiled kernels made, kept, and announced?
 
 Kernels are compiled once per machine and kept beside the source, or in the user's cache when that folder cannot be
-written (Numba's own rule), or not at all when neither can. `make setup` compiles them ahead through `warm_up`.
+written (Numba's own rule), or for this process alone when neither can. `make setup` compiles them
+ahead through `warm_up`.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ class _Announcer(event.Listener):  # type: ignore[misc]
         self.told = False
 
     def on_start(self, event: Any) -> None:
-        if not self.told:
+        if not self.told and event.data["dispatcher"].py_func.__module__.startswith("dpbalance."):
             self.told = True
             print("dpbalance: compiling its kernels, once on this machine (under a minute) ...", file=sys.stderr)
 
@@ -41,7 +42,6 @@ def kernel(function: Kernel) -> Kernel:
     try:
         return numba.njit(cache=True, nogil=True, error_model="numpy")(function)  # type: ignore[no-any-return]
     except RuntimeError:  # neither the package's folder nor the user's cache can be written
-        os.environ["NUMBA_CACHE_DIR"] = numba.config.CACHE_DIR = os.path.join(
-            tempfile.gettempdir(), f"dpbalance-kernels-{os.getuid()}"
-        )
+        # a folder of this process alone: kept kernels are code, and anybody may write into the temporary folder
+        os.environ["NUMBA_CACHE_DIR"] = numba.config.CACHE_DIR = tempfile.mkdtemp(prefix="dpbalance-kernels-")
         return numba.njit(cache=True, nogil=True, error_model="numpy")(function)  # type: ignore[no-any-return]

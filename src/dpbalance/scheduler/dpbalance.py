@@ -14,12 +14,13 @@ from typing import ClassVar, Literal
 import numpy as np
 
 from dpbalance.allocation import Allocation, Shares, Valuation
+from dpbalance.allocation.certificate import certifiable
 from dpbalance.allocation.valuation import analyst_weights, worths
 from dpbalance.errors import SolverError
 from dpbalance.market import Round
 from dpbalance.market.round import MAX_MULTIPLE, Floats, Indices
 from dpbalance.scheduler import kernel_round as kernels
-from dpbalance.scheduler.alpha_fair import certifiable, solve_columns
+from dpbalance.scheduler.alpha_fair import solve_columns
 from dpbalance.scheduler.options import Options, require
 from dpbalance.scheduler.orders import packing_orders
 from dpbalance.scheduler.packing import NODES_MAX, solve_whole
@@ -141,7 +142,6 @@ class _Problem:
             take=solution.x,
             price=solution.price,
             bound_price=solution.bound_price,
-            certifiable=certifiable(options.beta, options.lam),
             as_printed=printed,
         )
 
@@ -169,7 +169,7 @@ class _Problem:
         )
         unproven = [int(i) for i in np.flatnonzero(hard) if not self._pack_hard(int(i), offered, value, multiple)]
         notes = [f"packing of analyst {round_.analysts[i]!r} is the best found, not proven best" for i in unproven]
-        if not shares.certifiable:
+        if not certifiable(shares.beta, shares.lam):
             notes.append("step 1 has no certificate for this beta and lam: the answer was searched for")
         if shares.as_printed:
             notes.append("the printed constraint was used: the grants may take more budget than there is")
@@ -198,7 +198,7 @@ class _Problem:
             entries, self.row, offered, mine, self.round.start, self.round.block, self.cost
         )
         x, proven = solve_whole(demand, budget, value[mine], self.cap[mine])
-        kernels.whole_multiples(demand, budget, x)
+        kernels.whole_multiples(demand, budget, self.cap[mine], x)
         multiple[mine] = x
         return proven
 

@@ -25,7 +25,7 @@ def maximise(
     lower: Floats,
     upper: Floats,
     whole: npt.NDArray[np.bool_] | None = None,
-    time_limit: float = 600.0,
+    nodes_max: int = 2**31 - 1,
 ) -> tuple[Floats, Floats, str]:
     """Columns, row duals and status ('optimal', 'infeasible', 'limit') of an LP or MILP given by columns."""
     import highspy
@@ -47,7 +47,7 @@ def maximise(
         "output_flag": False,
         "threads": 1,
         "random_seed": 0,
-        "time_limit": time_limit,
+        "mip_max_nodes": nodes_max,
         "primal_feasibility_tolerance": 1e-10 if whole is None else 1e-9,
         "dual_feasibility_tolerance": 1e-10,
         "mip_feasibility_tolerance": 1e-9,
@@ -61,7 +61,7 @@ def maximise(
     states = {
         highspy.HighsModelStatus.kOptimal: "optimal",
         highspy.HighsModelStatus.kInfeasible: "infeasible",
-        highspy.HighsModelStatus.kTimeLimit: "limit",
+        highspy.HighsModelStatus.kSolutionLimit: "limit",
     }
     status = states.get(solver.getModelStatus())
     if status is None:
@@ -86,7 +86,7 @@ def largest_sum(start: npt.NDArray[Any], row: npt.NDArray[Any], value: Floats, r
         position = np.full(rows, -1)
         position[work] = np.arange(len(work))
         small, at, entries = kernels.working_matrix(start, row, value, position)
-        units, dual, _ = maximise(
+        units, dual, status = maximise(
             cost,
             small,
             at,
@@ -96,6 +96,8 @@ def largest_sum(start: npt.NDArray[Any], row: npt.NDArray[Any], value: Floats, r
             lower=np.zeros(count),
             upper=np.full(count, np.inf),
         )
+        if status != "optimal":
+            raise SolverError(f"HiGHS ended the linear program of step 1 with {status!r}")
         y = np.maximum(units, 0.0) * most
         kernels.rows_times(start, row, value, y, activity)
         if not kernels.violated_rows(start, row, activity, member, max(float(np.max(activity[work])), 1.0) + 1e-11):

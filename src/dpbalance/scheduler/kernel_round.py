@@ -43,7 +43,6 @@ def survey(members, group, start, block, cost, left, inverse_capacity, admitted,
             for e in range(start[j], start[j + 1]):
                 if cost[e] > left[block[e]]:
                     good = False
-                    break
                 share = max(share, cost[e] * inverse_capacity[block[e]])
             admitted[j], dominant[j] = good, share
             if not good:
@@ -51,6 +50,8 @@ def survey(members, group, start, block, cost, left, inverse_capacity, admitted,
             salt = np.uint64(2 * m + 1) * np.uint64(0x9E3779B97F4A7C15)
             for e in range(start[j], start[j + 1]):
                 k = block[e]
+                if cost[e] == 0:  # of several orders, one may cost nothing
+                    continue
                 if total[k] == 0:
                     row[at] = k
                     at += 1
@@ -151,12 +152,12 @@ def ceil_product(units, times):
 
 
 @kernel
-def whole_multiples(demand, budget, x):
+def whole_multiples(demand, budget, cap, x):
     """Take from the multiples above 1 until their charges, each rounded up, fit the budgets in whole units."""
     height, width = demand.shape
     for j in range(width):
         if x[j] > 1.0:
-            x[j] = np.rint(x[j] * 1e12) / 1e12 if x[j] < 1e3 else x[j]
+            x[j] = min(np.rint(x[j] * 1e12) / 1e12 if x[j] < 1e3 else x[j], cap[j])
     for attempt in range(6):
         factor = 1.0
         for r in range(height):
@@ -185,6 +186,8 @@ def pack_all(
     hard = np.zeros(analysts, dtype=np.int8)
     for i in range(analysts):
         if column[i + 1] == column[i]:
+            for m in range(group[i], group[i + 1]):
+                multiple[members[m]] = 1.0 if admitted[members[m]] else 0.0  # what costs nothing is served
             continue
         entries = different_rows(column[i], column[i + 1], fingerprint, offered)
         if len(entries) > ROWS_MAX:
@@ -208,7 +211,7 @@ def pack_all(
         demand, budget = demand[wanted], budget[wanted]
         x = np.zeros(len(chosen))
         _, _, proven = pack(demand, budget, value[chosen], cap[chosen], nodes_max, x)
-        whole_multiples(demand, budget, x)
+        whole_multiples(demand, budget, cap[chosen], x)
         for m in range(len(chosen)):
             multiple[chosen[m]] = x[m]
         hard[i] = 0 if proven else 1

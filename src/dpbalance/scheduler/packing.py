@@ -19,8 +19,9 @@ Floats = npt.NDArray[np.float64]
 Whole = npt.NDArray[np.int64]
 
 NODES_MAX = 4_000_000
-TIME_LIMIT = 20.0
-"""Seconds for HiGHS when the branch and bound gave up; after that the best answer so far is returned, unproven."""
+HIGHS_NODES_MAX = 2_000
+"""Nodes for each stage of HiGHS when the branch and bound gave up; after that the best answer so far is returned,
+unproven. Nodes and not seconds, so that every machine gives the same answer."""
 
 ROWS_AT_ONCE = 64
 """Up to this many rows all are solved with from the start."""
@@ -169,7 +170,7 @@ def _by_highs(
         "lower": np.zeros(2 * width),
         "upper": np.concatenate([np.ones(width), wide - 1.0]),
         "whole": np.arange(2 * width) < width,
-        "time_limit": TIME_LIMIT,
+        "nodes_max": HIGHS_NODES_MAX,
     }
     lower = np.full(height + width + 1, -np.inf)
     entries = matrix[row, column]

@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 
+from dpbalance.allocation.certificate import joint_value, strength
 from dpbalance.market.round import Floats
 
 T_MAX = 1e11
@@ -30,7 +31,7 @@ def primal_newton(start: Any, row: Any, value: Floats, y: Floats, beta: float, e
     rows = int(row.max()) + 1
     matrix = np.zeros((rows, len(y)))
     matrix[row, np.repeat(np.arange(len(y)), np.diff(start))] = value
-    strength = abs(1.0 - beta) / beta
+    own = strength(beta)
     t = 10.0
     # the slacks are carried along, not recomputed: 1 - A y is too coarse in the end for the prices 1 / (t s)
     slack = 1.0 - matrix @ y
@@ -39,16 +40,16 @@ def primal_newton(start: Any, row: Any, value: Floats, y: Floats, beta: float, e
             u, v = _shares(y, 1.0 - beta), _shares(y, 1.0)
             flow = matrix * y
             load = flow / slack[:, None]
-            gradient = strength * u + extra * v - load.sum(axis=0) / t
-            hessian = strength * ((1.0 - beta) * np.outer(u, u) + beta * np.diag(u)) + extra * np.outer(v, v)
+            gradient = own * u + extra * v - load.sum(axis=0) / t
+            hessian = own * ((1.0 - beta) * np.outer(u, u) + beta * np.diag(u)) + extra * np.outer(v, v)
             hessian += load.T @ load / t
             scale = 1.0 / np.sqrt(np.diag(hessian))
             step = scale * np.linalg.lstsq(hessian * np.outer(scale, scale), gradient * scale, rcond=1e-15)[0]
             rise = float(gradient @ step) * t
             size = min(1.0, 0.95 / max(float(np.max(-step)), float(np.max(load @ step)), 1e-300))
-            here = _value(y, slack, beta, strength, extra, t)
+            here = _value(y, slack, beta, extra, t)
             while rise > NEAR and size > 1e-12:
-                if _value(y * (1 + size * step), slack - size * (flow @ step), beta, strength, extra, t) > here:
+                if _value(y * (1 + size * step), slack - size * (flow @ step), beta, extra, t) > here:
                     break
                 size *= 0.5
             if not rise > 0 or size <= 1e-12:
@@ -68,11 +69,7 @@ def _shares(y: Floats, power: float) -> Floats:
     return share / float(np.sum(share))
 
 
-def _value(y: Floats, slack: Floats, beta: float, strength: float, extra: float, t: float) -> float:
+def _value(y: Floats, slack: Floats, beta: float, extra: float, t: float) -> float:
     if not np.min(slack) > 0 or not np.min(y) > 0:
         return -np.inf
-    logs = np.log(y)
-    powers = (1.0 - beta) * logs
-    top = float(np.max(powers))
-    welfare = (top + float(np.log(np.mean(np.exp(powers - top))))) / (1.0 - beta)
-    return strength * welfare + extra * float(np.log(np.sum(y))) + float(np.sum(np.log(slack))) / t
+    return joint_value(y, beta, extra) + float(np.sum(np.log(slack))) / t

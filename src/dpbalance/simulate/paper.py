@@ -10,7 +10,7 @@ import numpy as np
 from dpbalance.amounts import capacity_units, cost_units
 from dpbalance.clock import chance
 from dpbalance.demand.paper import Mix
-from dpbalance.market.unlocking import AtOnce
+from dpbalance.market.unlocking import MAX_PARTS, AtOnce, ByTime
 from dpbalance.market.workloads import even_round, grid_names
 from dpbalance.simulate.trace import Trace
 from dpbalance.simulate.workload import Workload, bounded, count, positive, share
@@ -64,6 +64,10 @@ class Paper(Workload):
     """Least matching degree l of a pipeline."""
     loss_high: float = positive(1.0)
     """Largest matching degree."""
+    lifetime: float = positive(50.0)
+    """Seconds after its arrival until a block is open in full."""
+    steps: int = bounded(0, 0, MAX_PARTS)
+    """Parts in which it opens; 0 opens it at once."""
     timeout: float | None = bounded(None)
     """Seconds a pipeline waits; none is for ever."""
 
@@ -107,7 +111,7 @@ class Paper(Workload):
             market=market,
             block_arrived=np.tile(np.arange(windows) // self.blocks_each * self.interval, self.devices),
             deadline=np.full(pipelines, np.inf),
-            unlock=AtOnce(),
+            unlock=ByTime(lifetime=self.lifetime, steps=self.steps) if self.steps else AtOnce(),
             rounds=self.interval,
             timeout=self.timeout,
             end=self.rounds * self.interval,
