@@ -56,7 +56,7 @@ def test_the_worked_example_on_a_real_command_line(round_file: str) -> None:
 
 def test_a_person_reads_grants_denials_analysts_and_metrics(round_file: str) -> None:
     told = printed("allocate", round_file, "--scheduler", "dpf")
-    for words in ("Granted: 2 of 4", "Denied: 2", "share is used up", "Analysts: 2", "Checked: no block"):
+    for words in ("Granted: 2 of 4", "Denied: 2", "already taken", "Analysts: 2", "Checked: no block"):
         assert words in told
     denial = next(line for line in told.splitlines() if line.strip().startswith("P1"))
     assert denial.split()[-4:] == ["B1", "0.5", "0.3", "0.2"]

@@ -1,5 +1,6 @@
 """Is everything a user can type, set or run into documented, and do the documents tell the truth?"""
 
+import doctest
 import json
 import re
 from pathlib import Path
@@ -15,6 +16,7 @@ from dpbalance.market.files import BLOCK_FIELDS, PIPELINE_FIELDS, ROUND_FIELDS
 from dpbalance.scheduler import options_of, scheduler
 from dpbalance.scheduler.registry import BUILT_IN
 from dpbalance.simulate import run, trace
+from dpbalance.simulate.results import MEASURES, PIPELINES, ROUNDS
 from dpbalance.simulate.workload import WORKLOADS, parameters_of
 
 ROOT = Path(__file__).parents[1]
@@ -112,6 +114,12 @@ def test_every_workload_and_every_parameter_is_documented(name: str) -> None:
     assert all(each.help.endswith(".") for each in parameters_of(name))
 
 
+def test_every_column_and_every_measure_of_a_sweep_is_documented() -> None:
+    for title, columns in (("Columns", {*ROUNDS, *PIPELINES}), ("Summary", {*MEASURES})):
+        rows = re.findall(r"^\| (`.*?) \|", section(page("simulate.md"), title), re.MULTILINE)
+        assert set(re.findall(r"`(\w+)`", "".join(rows))) == columns
+
+
 @pytest.mark.parametrize("path", PAGES, ids=lambda each: each.name)
 def test_links_inside_the_project_lead_somewhere(path: Path) -> None:
     text = path.read_text(encoding="utf-8")
@@ -124,3 +132,15 @@ def test_links_inside_the_project_lead_somewhere(path: Path) -> None:
         if anchor:
             titles = re.findall(r"^#+ (.*)$", there.read_text(encoding="utf-8"), re.MULTILINE)
             assert anchor in {re.sub(r"[^a-z0-9 -]", "", each.lower()).replace(" ", "-") for each in titles}, target
+
+
+def test_the_python_page_runs() -> None:
+    found = doctest.testfile(str(ROOT / "docs" / "python.md"), module_relative=False)
+    assert found.attempted > 10
+    assert not found.failed
+
+
+def test_every_page_is_found_from_the_readme() -> None:
+    readme = (ROOT / "README.md").read_text(encoding="utf-8")
+    for each in (ROOT / "docs").glob("*.md"):
+        assert f"(docs/{each.name})" in readme, each.name

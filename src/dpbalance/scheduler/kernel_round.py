@@ -158,7 +158,7 @@ def whole_multiples(demand, budget, cap, x):
     for j in range(width):
         if x[j] > 1.0:
             x[j] = min(np.rint(x[j] * 1e12) / 1e12 if x[j] < 1e3 else x[j], cap[j])
-    for attempt in range(6):
+    for attempt in range(7):
         factor = 1.0
         for r in range(height):
             used, extra, several = 0, 0.0, 0
@@ -169,11 +169,13 @@ def whole_multiples(demand, budget, cap, x):
                     several += 1
             if used > budget[r]:
                 over = float(used - budget[r] + several)
-                factor = min(factor, 1.0 - over / extra if extra > over and attempt < 5 else 0.0)
+                factor = min(factor, 1.0 - over / extra if extra > over and attempt < 6 else 0.0)
         if factor == 1.0:
             break
         for j in range(width):
-            if x[j] > 1.0:
+            if x[j] > 1.0 and attempt == 0:  # often only the last digit of a multiple such as 1.1 is too much
+                x[j] = max(x[j] * (1.0 - 3e-16), 1.0)
+            elif x[j] > 1.0:
                 x[j] = 1.0 + (x[j] - 1.0) * factor
 
 
