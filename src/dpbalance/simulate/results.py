@@ -77,14 +77,9 @@ class Results:
     """Everything about one cell."""
 
     @staticmethod
-    def of(cells: tuple[Cell, ...], read: Read, reference: str | None = None) -> Results:
-        against = cells[0].scheduler if reference is None else reference
-        known = list(dict.fromkeys(cell.scheduler for cell in cells))
-        if against not in known:
-            raise OptionError(f"the reference {against!r} is none of {', '.join(known)}")
-        return Results(
-            cells=cells, measures=tuple(read(cell)["measures"] for cell in cells), reference=against, read=read
-        )
+    def of(cells: tuple[Cell, ...], read: Read, reference: str) -> Results:
+        measures = tuple(read(cell)["measures"] for cell in cells)
+        return Results(cells=cells, measures=measures, reference=reference, read=read)
 
     @property
     def rounds(self) -> polars.DataFrame:
@@ -154,7 +149,7 @@ class _Group:
         """On the same workload, and with the same values of those options that both have."""
         mine, theirs = self.named["options"], other.named["options"]
         same = all(mine[option] == theirs[option] for option in mine.keys() & theirs.keys())
-        return same and all(self.named[name] == other.named[name] for name in ("workload", "parameters"))
+        return same and all(self.named[name] == other.named[name] for name in ("workload", "parameters", "bound"))
 
     def estimates(self, other: _Group | None = None) -> dict[str, Any]:
         """Of each measure; with another group, of how much more it is here on the same seed."""
@@ -173,8 +168,8 @@ def estimate(values: Sequence[float | None]) -> dict[str, float | None]:
 
     Runs in which the measure says nothing do not count; one run alone has a mean and nothing more.
 
-    >>> estimate([1.0, 2.0, 3.0, None])
-    {'n': 3, 'mean': 2.0, 'sd': 1.0, 'low': -0.484137712, 'high': 4.484137712}
+    >>> {name: round(value, 6) for name, value in estimate([1.0, 2.0, 3.0, None]).items()}
+    {'n': 3, 'mean': 2.0, 'sd': 1.0, 'low': -0.484138, 'high': 4.484138}
     """
     found = [value for value in values if value is not None]
     mean = fmean(found) if found else None
@@ -204,7 +199,7 @@ def _minus(mine: float | None, theirs: float | None) -> float | None:
 
 def _named(cell: Cell) -> dict[str, Any]:
     document = cell.document
-    return {name: document[name] for name in ("workload", "parameters", "scheduler", "options")}
+    return {name: document[name] for name in ("workload", "parameters", "scheduler", "options", "bound")}
 
 
 def _identity(cells: Sequence[Cell]) -> dict[str, list[Any]]:

@@ -36,6 +36,10 @@ def sweep(
     wanted = tuple({cell.key: cell for cell in cells}.values())
     if not wanted:
         raise OptionError("a sweep needs at least one cell")
+    known = list(dict.fromkeys(cell.scheduler for cell in wanted))
+    against = known[0] if reference is None else reference
+    if against not in known:
+        raise OptionError(f"the reference {against!r} is none of {', '.join(known)}")
     refuse_unusable(workers)
     if out is not None:
         needs_polars()
@@ -47,7 +51,7 @@ def sweep(
         for done, (cell, data) in enumerate(found, start=len(wanted) - len(missing) + 1):
             shelf.put(cell, data)
             tell(done, len(wanted))
-    results = Results.of(wanted, shelf.get, reference)
+    results = Results.of(wanted, shelf.get, against)
     if shelf.folder is not None:
         for name, content in results.files():
             write_whole(shelf.folder / name, content)

@@ -1,0 +1,1 @@
+"""WHAT HAPPENED: reports and charts of what was measured."""
