@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
 import statistics
@@ -19,6 +20,7 @@ from benchmarks.measure import Result, milliseconds
 from benchmarks.peers import packing_by_highs, scaled_rows, shares_by_cvxpy
 from dpbalance.clock import chance, stopwatch
 from dpbalance.scheduler import alpha_fair, packing
+from dpbalance.simulate import run, workload, write_trace
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
 from instances import large_shares_instance, packing_instance
@@ -148,6 +150,50 @@ def baselines() -> Iterator[Result]:
         )
 
 
+def runs() -> Iterator[Result]:
+    """Whole runs: large traces in processes of their own, with their memory, and the paper's ten rounds, warm."""
+    for case, shape, bar_ms, bar_mb in (
+        ("5,000 pipelines on 50 to 100 blocks", {"blocks": 100, "pipelines_per_block": 98.0}, 2_000.0, 250.0),
+        ("20,000 pipelines on 50 to 150 blocks", {"blocks": 150, "pipelines_per_block": 198.0}, 5_000.0, 512.0),
+    ):
+        with tempfile.TemporaryDirectory() as folder:
+            path = Path(folder) / "trace.json.gz"
+            write_trace(workload("dpack-mixed", blocks_at_start=50, **shape).trace(1), path)
+            began = stopwatch()
+            process = subprocess.Popen(
+                [sys.executable, "-m", "dpbalance", "replay", str(path), "--scheduler", "dpk", "--format", "json"],
+                stdout=subprocess.PIPE,
+                env={**os.environ, "OMP_NUM_THREADS": "1"},
+            )
+            assert process.stdout is not None
+            document = json.loads(process.stdout.read())
+            process.stdout.close()
+            _, status, used = os.wait4(process.pid, 0)
+            process.returncode = status
+            taken, notes = (stopwatch() - began) * 1e3, {"granted": document["count"]}
+        phases = {"process": taken, "run alone": document["seconds"] * 1e3}
+        case = f"DPK, {case}"
+        yield Result(family="run", case=case, phases_ms=phases, figure=taken, unit="ms", bar=bar_ms, at_least=False)
+        memory = used.ru_maxrss / 1024
+        yield Result(
+            family="memory",
+            case=case,
+            phases_ms=phases,
+            figure=memory,
+            unit="MB",
+            bar=bar_mb,
+            at_least=False,
+            notes=notes,
+        )
+    for name in ("dpbalance", "dpf", "dpk", "fcfs"):
+        trace, decider = workload("paper").trace(1), dpbalance.scheduler(name)
+        taken = milliseconds(lambda t=trace, d=decider: run(t, d), times=5)
+        case = f"{name}, ten rounds of the paper"
+        yield Result(
+            family="run", case=case, phases_ms={"run": taken}, figure=taken, unit="ms", bar=200.0, at_least=False
+        )
+
+
 def starts() -> Iterator[Result]:
     """Processes from nothing: help, the worked example with kernels on disk, and without them."""
     program = [sys.executable, "-m", "dpbalance"]
@@ -191,6 +237,7 @@ FAMILIES: dict[str, Callable[[], Iterator[Result]]] = {
     "rounds": rounds,
     "packings": packings,
     "baselines": baselines,
+    "runs": runs,
     "starts": starts,
     "shares": shares,
 }

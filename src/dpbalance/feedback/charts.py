@@ -218,12 +218,15 @@ def _scale(axis: Axis) -> Any:
 
 
 def _axis(axis: Axis, *, grid: bool = True, **more: Any) -> Any:
-    more |= {"values": list(axis.values), "labelOverlap": False} if axis.values is not None else {}
+    if axis.values is None:
+        more |= {"tickCount": 5, "labelSeparation": 6}
+    else:
+        more |= {"values": list(axis.values), "labelOverlap": False}  # a count of ticks would leave some of them out
     if axis.log:
         more["labelExpr"] = "format(datum.value, '~g')"  # else a log axis leaves out labels of its own choice
     if axis.percent:
         more["format"] = "~%"
-    return alt.Axis(grid=grid, tickCount=5, labelFlush=False, **more)
+    return alt.Axis(grid=grid, labelFlush=False, **more)
 
 
 def _rule(channel: str, value: float) -> Any:
