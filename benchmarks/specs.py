@@ -160,21 +160,19 @@ def runs() -> Iterator[Result]:
             path = Path(folder) / "trace.json.gz"
             write_trace(workload("dpack-mixed", blocks_at_start=50, **shape).trace(1), path)
             began = stopwatch()
-            process = subprocess.Popen(
-                [sys.executable, "-m", "dpbalance", "replay", str(path), "--scheduler", "dpk", "--format", "json"],
-                stdout=subprocess.PIPE,
+            done = subprocess.run(
+                [sys.executable, "-m", "benchmarks.peak", "replay", str(path), "--scheduler=dpk", "--format=json"],
+                check=True,
+                capture_output=True,
+                text=True,
                 env={**os.environ, "OMP_NUM_THREADS": "1"},
             )
-            assert process.stdout is not None
-            document = json.loads(process.stdout.read())
-            process.stdout.close()
-            _, status, used = os.wait4(process.pid, 0)
-            process.returncode = status
-            taken, notes = (stopwatch() - began) * 1e3, {"granted": document["count"]}
+            taken, document = (stopwatch() - began) * 1e3, json.loads(done.stdout)
+            notes = {"granted": document["count"]}
         phases = {"process": taken, "run alone": document["seconds"] * 1e3}
         case = f"DPK, {case}"
         yield Result(family="run", case=case, phases_ms=phases, figure=taken, unit="ms", bar=bar_ms, at_least=False)
-        memory = used.ru_maxrss / 1024
+        memory = int(done.stderr.split()[-1]) / 1024
         yield Result(
             family="memory",
             case=case,
