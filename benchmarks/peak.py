@@ -1,4 +1,4 @@
-"""How much memory did one command need? Runs it, then tells the peak on stderr: `python -m benchmarks.peak replay ...`."""
+"""How much memory did one command need? `python -m benchmarks.peak replay ...` runs it and tells the peak on stderr."""
 
 from __future__ import annotations
 
