@@ -90,10 +90,11 @@ def test_no_feasible_point_passes_the_bound(beta: float) -> None:
         ray = random.uniform(0, 1, 5) / matrix.max(axis=0)
         y = ray / np.max(matrix @ ray)
         q = p @ matrix
-        assert log_welfare(y, beta) <= upper_bound(q, float(p.sum()), beta) + 1e-12
+        mass = random.choice([0.5, 1.0, 3.0], 5)
+        assert log_welfare(y, beta, mass) <= upper_bound(q, float(p.sum()), beta, mass) + 1e-12
         if beta not in (0.0, 1.0, np.inf):
             extra = float(random.uniform(0.1, 5.0))
-            assert joint_value(y, beta, extra) <= joint_bound(q, float(p.sum()), beta, extra) + 1e-9
+            assert joint_value(y, beta, extra, mass) <= joint_bound(q, float(p.sum()), beta, extra, mass) + 1e-9
 
 
 def test_denials_name_the_block_what_was_asked_and_what_is_left() -> None:

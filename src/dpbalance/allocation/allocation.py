@@ -249,7 +249,7 @@ class Allocation:
     @cached_property
     def metrics(self) -> Metrics:
         served = int(np.sum(self.multiple > 0))
-        return measure(self.utility, self.valuation.judged, served, self.terms.beta)
+        return measure(self.utility, self.valuation.judged, served, self.terms.beta, self.round.priority)
 
     @cached_property
     def _granted(self) -> Floats:

@@ -5,6 +5,9 @@ A_ki = D_ik / (left_k mu_i a_i), it maximises over A y <= 1
 
     F(y) = w log W(y) + c log sum y,    W(y) = (mean_i y_i^(1-beta))^(1/(1-beta)),    w = |1-beta|/beta,  c = lam - w.
 
+An analyst of priority m_i counts as m_i analysts who share what it gets: y_i is then what each of them gets, means are
+over all of them (M = sum m), and each pays q_i / m_i.
+
 For any prices p >= 0 on the blocks let q = A' p. Hoelder's inequality gives, with no trust in how y was found (c = 0),
 
     log W* <= log(sum p / M) + beta/(1-beta) log mean q_i^((beta-1)/beta)
@@ -35,6 +38,8 @@ class Shares:
     """Pipelines whose demands were summed."""
     weight: Floats
     """a_i."""
+    priority: Floats
+    """m_i, as how many analysts each counts."""
     upper: Floats
     """Largest useful x_i, infinite without caps."""
     take: Floats
@@ -63,9 +68,10 @@ def verify(round_: Round, shares: Shares) -> Verdict:
     left = np.take_along_axis(round_.available, shares.order[:, None], axis=1)[:, 0].astype(np.float64)
     capacity = np.take_along_axis(round_.capacity, shares.order[:, None], axis=1)[:, 0].astype(np.float64)
     activity = np.zeros(len(left))
-    utility, pull, prices = [], [], float(np.sum(shares.price))
+    utility, pull, mass, prices = [], [], [], float(np.sum(shares.price))
     for analyst, (block, amount) in demands.items():
-        scale = float(np.max(amount / capacity[block])) * float(shares.weight[analyst])
+        scale = float(np.max(amount / capacity[block])) * float(shares.weight[analyst] / shares.priority[analyst])
+        mass.append(float(shares.priority[analyst]))
         take = float(shares.take[analyst])
         factor = float(shares.weight[analyst]) if shares.as_printed else 1.0
         np.add.at(activity, block, amount * (take * factor))
@@ -81,19 +87,20 @@ def verify(round_: Round, shares: Shares) -> Verdict:
     over = np.max(activity[touched] / left[touched] - 1.0, initial=0.0)
     if not utility or not certifiable(shares.beta, shares.lam):
         return Verdict(float(over), None)
-    return Verdict(float(over), gap(np.array(utility), np.array(pull), prices, shares.beta, shares.lam))
+    proven = gap(np.array(utility), np.array(pull), prices, shares.beta, shares.lam, np.array(mass))
+    return Verdict(float(over), proven)
 
 
-def gap(y: Floats, q: Floats, prices: float, beta: float, lam: float | None) -> float:
-    """The certified distance from the optimum of positive y, given q = A' p and sum p."""
+def gap(y: Floats, q: Floats, prices: float, beta: float, lam: float | None, mass: Floats) -> float:
+    """The certified distance from the optimum of positive y, given q = A' p, sum p and the priorities."""
     if lam == 0:
         return float(np.ptp(np.log(y))) + float(np.log(max(prices / float(q @ y), 1.0)))
     own = strength(beta)
     if lam is None or lam == own:
-        return upper_bound(q, prices, beta) - log_welfare(y, beta)
+        return upper_bound(q, prices, beta, mass) - log_welfare(y, beta, mass)
     if np.isinf(lam) or beta == 1:
-        return upper_bound(q, prices, 0.0) - log_welfare(y, 0.0)
-    return joint_bound(q, prices, beta, lam - own) - joint_value(y, beta, lam - own)
+        return upper_bound(q, prices, 0.0, mass) - log_welfare(y, 0.0, mass)
+    return joint_bound(q, prices, beta, lam - own, mass) - joint_value(y, beta, lam - own, mass)
 
 
 def strength(beta: float) -> float:
@@ -110,20 +117,21 @@ def certifiable(beta: float, lam: float | None) -> bool:
     return lam == 1 if np.isinf(beta) else lam >= strength(beta)
 
 
-def joint_value(y: Floats, beta: float, extra: float) -> float:
-    """F(y) = w log W(y) + c log sum y."""
-    return strength(beta) * log_welfare(y, beta) + extra * float(np.log(np.sum(y)))
+def joint_value(y: Floats, beta: float, extra: float, mass: Floats) -> float:
+    """F(y) = w log W(y) + c log sum m y."""
+    return strength(beta) * log_welfare(y, beta, mass) + extra * float(np.log(mass @ y))
 
 
-def joint_bound(q: Floats, prices: float, beta: float, extra: float) -> float:
+def joint_bound(q: Floats, prices: float, beta: float, extra: float, mass: Floats) -> float:
     """The largest F over q y <= sum p.
 
-    Up to scale its optimum is y_i = (q_i - theta)^(-1/beta) for the theta below min q with theta = c P / (w S),
-    P = sum y^(1-beta), S = sum y. F is concave, so at the y found its linear bound is one for everyone: with
-    dF.y = w + c the excess is sum p * max_i (dF_i / q_i) - (w + c), 0 at the exact theta.
+    With q per head its optimum is, up to scale, y_i = (q_i - theta)^(-1/beta) for the theta below min q with
+    theta = c P / (w S), P = sum m y^(1-beta), S = sum m y. F is concave, so at the y found its linear bound is one
+    for everyone: with dF.y = w + c the excess is sum p * max_i (dF_i / q_i) - (w + c), 0 at the exact theta.
     """
     if not np.min(q) > 0 or not prices > 0:
         return float("inf")
+    q = q / mass
     own, least = strength(beta), float(np.min(q))
     above = q - least
     low, high = float(np.log(least)) - 650.0, float(np.log(least))
@@ -131,53 +139,55 @@ def joint_bound(q: Floats, prices: float, beta: float, extra: float) -> float:
     for _ in range(200):
         distance = 0.5 * (low + high)  # the logarithm of min q - theta, which may be tiny
         log_y = -np.log(above + np.exp(distance)) / beta
-        ratio = float(np.log(extra / own)) + _log_mean_exp((1.0 - beta) * log_y) - _log_mean_exp(log_y)
+        ratio = float(np.log(extra / own)) + _log_mean_exp((1.0 - beta) * log_y, mass) - _log_mean_exp(log_y, mass)
         theta = least - float(np.exp(distance))
         if theta <= 0 or np.log(theta) < ratio:
             high = distance
         else:
             low = distance
-    log_y += float(np.log(prices)) - float(np.log(np.sum(q * np.exp(log_y - np.max(log_y))))) - np.max(log_y)
+    log_y += float(np.log(prices)) - float(np.log(np.sum(mass * q * np.exp(log_y - np.max(log_y))))) - np.max(log_y)
     y, powers = np.exp(log_y), (1.0 - beta) * log_y
     share = np.exp(powers - np.max(powers))
-    gradient = own * share / np.sum(share) / y + extra / np.sum(y)
+    gradient = own * share / (mass @ share) / y + extra / (mass @ y)
     excess = prices * float(np.max(gradient / q)) - (own + extra)
-    return joint_value(y, beta, extra) + max(excess, 0.0)
+    return joint_value(y, beta, extra, mass) + max(excess, 0.0)
 
 
-def log_welfare(y: Floats, beta: float) -> float:
+def log_welfare(y: Floats, beta: float, mass: Floats | None = None) -> float:
     """log W(y), the logarithm of the generalised mean."""
+    mass = np.ones(len(y)) if mass is None else mass
     with np.errstate(divide="ignore"):
         log_y = np.log(y)
     if beta == 1:
-        return float(np.mean(log_y))
+        return float(mass @ log_y / np.sum(mass)) if np.min(y) > 0 else -np.inf
     if np.isinf(beta):
         return float(np.min(log_y))
-    return _log_mean_exp((1.0 - beta) * log_y) / (1.0 - beta)
+    return _log_mean_exp((1.0 - beta) * log_y, mass) / (1.0 - beta)
 
 
-def upper_bound(q: Floats, prices: float, beta: float) -> float:
+def upper_bound(q: Floats, prices: float, beta: float, mass: Floats | None = None) -> float:
     """The largest log W any feasible y can have, by Hoelder's inequality.
 
     Infinite if an analyst pays nothing and beta <= 1; above 1 such an analyst merely stops counting.
     """
     if not prices > 0 or not np.max(q) > 0 or (beta <= 1 and not np.min(q) > 0):
         return float("inf")
+    mass = np.ones(len(q)) if mass is None else mass
     with np.errstate(divide="ignore"):
-        log_q = np.log(q)
-    head = float(np.log(prices / len(q)))
+        log_q = np.log(q / mass)
+    head = float(np.log(prices / np.sum(mass)))
     if beta == 0:
         return head - float(np.min(log_q))
     if beta == 1:
-        return head - float(np.mean(log_q))
+        return head - float(mass @ log_q / np.sum(mass))
     if np.isinf(beta):
-        return head - _log_mean_exp(log_q)
-    return head + beta / (1.0 - beta) * _log_mean_exp((beta - 1.0) / beta * log_q)
+        return head - _log_mean_exp(log_q, mass)
+    return head + beta / (1.0 - beta) * _log_mean_exp((beta - 1.0) / beta * log_q, mass)
 
 
-def _log_mean_exp(values: Floats) -> float:
+def _log_mean_exp(values: Floats, mass: Floats) -> float:
     top = float(np.max(values))
-    return top if np.isinf(top) else top + float(np.log(np.mean(np.exp(values - top))))
+    return top if np.isinf(top) else top + float(np.log(mass @ np.exp(values - top) / np.sum(mass)))
 
 
 def totals(round_: Round, shares: Shares) -> dict[int, tuple[Indices, Floats]]:

@@ -88,6 +88,8 @@ def _claims(allocation: Allocation, shares: Shares) -> list[str]:
         broken.append("step 1 did not divide between exactly the pipelines that can be met")
     for at in np.flatnonzero(~np.isclose(shares.weight, weight, rtol=1e-9, atol=0.0) & (upper > 0)):
         broken.append(f"step 1 weighs analyst {round_.analysts[at]!r} {shares.weight[at]:.6g}, it is {weight[at]:.6g}")
+    if not np.array_equal(shares.priority, round_.priority):
+        broken.append("step 1 did not count the analysts by the priorities of the round")
     for at in np.flatnonzero(shares.upper < np.minimum(upper, 1e300)):
         broken.append(f"step 1 holds analyst {round_.analysts[at]!r} to {shares.upper[at]:.6g} times its demand")
     return broken

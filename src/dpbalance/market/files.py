@@ -19,7 +19,7 @@ from dpbalance.market.round import Round
 
 FORMAT = "dpbalance-round/1"
 
-ROUND_FIELDS = {"format", "orders", "now", "blocks", "pipelines"}
+ROUND_FIELDS = {"format", "orders", "now", "blocks", "pipelines", "priorities"}
 BLOCK_FIELDS = {"id", "capacity", "spent", "unlocked"}
 PIPELINE_FIELDS = {"id", "analyst", "submitted", "weight", "loss", "max_multiple", "demand"}
 
@@ -87,6 +87,7 @@ def round_from_json(document: Any) -> Round:
         list(_pipelines(document["pipelines"])),
         orders=orders_of(document),
         now=document.get("now", 0.0),
+        priorities=priorities_of(document),
     )
 
 
@@ -119,7 +120,8 @@ def round_to_json(round_: Round) -> dict[str, Any]:
     )
     blocks = [{"id": i, "capacity": c, "spent": s, "unlocked": u} for i, c, s, u in columns]
     orders = list(round_.orders) if round_.orders is not None else None
-    return {"format": FORMAT, "orders": orders, "now": round_.now, "blocks": blocks, "pipelines": pipelines}
+    document = {"format": FORMAT, "orders": orders, "now": round_.now, "blocks": blocks, "pipelines": pipelines}
+    return {**document, **priorities_to_json(round_)}
 
 
 def demands_to_json(round_: Round) -> list[Any]:
@@ -158,6 +160,20 @@ def orders_of(document: dict[str, Any]) -> list[float] | None:
     if orders is not None and not isinstance(orders, list):
         raise FileFormatError(f"orders must be null or a list of numbers, not {str(orders)[:60]!r}")
     return orders
+
+
+def priorities_of(document: dict[str, Any]) -> dict[str, float]:
+    """The priorities of a document, which may be missing."""
+    priorities = document.get("priorities", {})
+    if not isinstance(priorities, dict):
+        raise FileFormatError(f"priorities must be an object of analyst: number, not {str(priorities)[:60]!r}")
+    return priorities
+
+
+def priorities_to_json(round_: Round) -> dict[str, Any]:
+    """The field `priorities`, where there is anything to say: analysts that do not count as one."""
+    told = {name: value for name, value in zip(round_.analysts, round_.priority.tolist(), strict=True) if value != 1}
+    return {"priorities": told} if told else {}
 
 
 def named(value: Any, place: str, kind: str) -> str:

@@ -8,9 +8,9 @@ Demand is sparse: pipeline j asks `cost[e]` of block `block[e]` for e in `start[
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from itertools import chain, pairwise
 from typing import Any, TypeVar
 
@@ -28,6 +28,9 @@ Floats = npt.NDArray[np.float64]
 
 MAX_MULTIPLE = 1e9
 """Caps on multiples above this are no caps: a billion times the least demand."""
+
+PRIORITY_MIN, PRIORITY_MAX = 1e-3, 1e3
+"""An analyst counts as a thousandth of another at the least and as a thousand at the most."""
 
 MAX_NAME = 256
 """The most characters an id or an analyst's name may have."""
@@ -57,8 +60,12 @@ class Round:
     start: Indices
     block: npt.NDArray[np.int32]
     cost: Units
+    priority: Floats = field(default_factory=lambda: np.zeros(0))
+    """As how many analysts each analyst counts; left out, each counts as one."""
 
     def __post_init__(self) -> None:
+        if not len(self.priority):
+            object.__setattr__(self, "priority", np.ones(len(self.analysts)))
         width = 1 if self.orders is None else len(self.orders)
         blocks, pipelines, entries = len(self.blocks), len(self.pipelines), len(self.block)
         forms: dict[str, tuple[tuple[int, ...], Any]] = {
@@ -74,6 +81,7 @@ class Round:
             "start": ((pipelines + 1,), np.int64),
             "block": ((entries,), np.int32),
             "cost": ((entries, width), np.int64),
+            "priority": ((len(self.analysts),), np.float64),
         }
         for name, (shape, dtype) in forms.items():
             array = getattr(self, name)
@@ -104,6 +112,10 @@ class Round:
             (bool(rising.all()), "each pipeline's blocks in ascending order, once"),
             (bool(np.all(round_.max_multiple >= 1)), "max_multiple of at least 1"),
             (bool(np.all((round_.weight > 0) & (round_.loss > 0))), "weight and loss above 0"),
+            (
+                bool(np.all((round_.priority >= PRIORITY_MIN) & (round_.priority <= PRIORITY_MAX))),
+                "priorities in range",
+            ),
             (bool(np.all(round_.unlocked <= round_.capacity)), "unlocked no more than capacity"),
         ):
             if not holds:
@@ -141,6 +153,7 @@ class Round:
             start=start,
             block=self.block[entries],
             cost=self.cost[entries],
+            priority=self.priority[analysts],
         )
 
     @staticmethod
@@ -150,8 +163,11 @@ class Round:
         *,
         orders: Sequence[float] | None = None,
         now: float = 0.0,
+        priorities: Mapping[str, float] | None = None,
     ) -> Round:
         """A canonical round out of named values; every refusal names the culprit.
+
+        An analyst of priority 2 counts as two analysts who share what it gets; whoever is not named counts as one.
 
         >>> r = Round.build([Block(id="B1", capacity=1.0)], [Pipeline(id="P1", analyst="a", demand={"B1": 0.5})])
         >>> r.cost.tolist()
@@ -180,7 +196,7 @@ class Round:
             blocks=tuple(each.id for each in blocks_),
             **amounts,
             **_demand_arrays(pipelines_, blocks_, orders_),
-            **_pipeline_arrays(pipelines_, now_),
+            **_pipeline_arrays(pipelines_, now_, priorities or {}),
         )
 
 
@@ -194,11 +210,14 @@ def natural(name: str) -> tuple[Any, ...]:
     return (*((int(part), "") if at % 2 else (-1, part) for at, part in enumerate(parts)), (-2, name))
 
 
-def _pipeline_arrays(pipelines: list[Pipeline], now: float) -> dict[str, Any]:
+def _pipeline_arrays(pipelines: list[Pipeline], now: float, priorities: Mapping[str, float]) -> dict[str, Any]:
     for each in pipelines:
         _refuse_bad_name(f"pipeline {each.id!r}: analyst", each.analyst)
     analysts = sorted({each.analyst for each in pipelines}, key=natural)
     position = {name: at for at, name in enumerate(analysts)}
+    for name in priorities:
+        if name not in position:
+            raise InputError(f"priorities names the analyst {str(name)[:60]!r}, who has no pipeline here")
     caps = []
     for each in pipelines:
         who = f"pipeline {each.id!r}"
@@ -210,6 +229,7 @@ def _pipeline_arrays(pipelines: list[Pipeline], now: float) -> dict[str, Any]:
         caps.append(np.inf if cap > MAX_MULTIPLE else cap)
     return {
         "analysts": tuple(analysts),
+        "priority": np.array([_priority(name, priorities.get(name, 1.0)) for name in analysts], dtype=np.float64),
         "pipelines": tuple(each.id for each in pipelines),
         "owner": np.array([position[each.analyst] for each in pipelines], dtype=np.int64),
         "submitted": np.array(
@@ -332,6 +352,15 @@ def checked_number(value: Any, what: str, *, least: float = -np.inf) -> float:
     if not np.isfinite(number) or number < least:
         bound = "" if least == -np.inf else f" of at least {least:g}"
         raise InputError(f"{what} must be a finite number{bound}, not {value!r:.30}")
+    return number
+
+
+def _priority(name: str, value: Any) -> float:
+    number = checked_number(value, f"priority of analyst {name!r}")
+    if not PRIORITY_MIN <= number <= PRIORITY_MAX:
+        raise InputError(
+            f"priority of analyst {name!r} must be between {PRIORITY_MIN:g} and {PRIORITY_MAX:g}, not {value!r:.30}"
+        )
     return number
 
 

@@ -3,6 +3,9 @@
 maximise  w log W(y) + (lam - w) log sum y  over  gamma x <= left, 0 <= x <= upper,  with y_i = mu_i a_i x_i,
 mu_i = max_k gamma_ki, W the generalised mean of order 1 - beta, and w = |1-beta|/beta.
 
+An analyst of priority m_i counts as m_i analysts who share what it gets: y_i = mu_i a_i x_i / m_i is what each of them
+gets, and W and the sum are over all of them.
+
 `lam=None` means w, plain alpha-fairness. lam = 0 gives equal utilities, the largest that fit;
 lam = inf the largest sum. Between 0 and w the problem is not concave and its answer need not be Pareto efficient; it
 is searched for, and not certified.
@@ -60,11 +63,11 @@ class Solution:
 
 
 class Problem:
-    """A y <= 1 by columns, one for each analyst that can get anything."""
+    """A y <= 1 by columns, one for each analyst that can get anything, and as how many each counts."""
 
-    def __init__(self, columns: tuple[Indices, Rows, Floats], rows: int) -> None:
+    def __init__(self, columns: tuple[Indices, Rows, Floats], rows: int, mass: Floats) -> None:
         self.start, self.row, self.value = self.columns = columns
-        self.rows, self.count = rows, len(self.start) - 1
+        self.rows, self.count, self.mass = rows, len(self.start) - 1, mass
 
     def full(self, y: Floats) -> Floats:
         """A y: how full each row is."""
@@ -80,12 +83,18 @@ class Problem:
 
 
 def solve(
-    gamma: Any, left: Any, weight: Any, beta: float, lam: float | None = None, upper: Any | None = None
+    gamma: Any,
+    left: Any,
+    weight: Any,
+    beta: float,
+    lam: float | None = None,
+    upper: Any | None = None,
+    priority: Any | None = None,
 ) -> Solution:
     """Divide `left` (K) along the columns of gamma (K x M, an array or scipy.sparse) with weights a (M).
 
-    Analysts that touch an empty row, or ask for nothing, get 0 and stay out of the objective. The rows hold exactly,
-    in rational arithmetic on the doubles given.
+    An analyst of priority 2 counts as two that share what it gets. Analysts that touch an empty row, or ask for
+    nothing, get 0 and stay out of the objective. The rows hold exactly, in rational arithmetic on the doubles given.
 
     >>> s = solve([[0.8, 0.7], [0.8, 0.6]], [1.0, 1.0], [1.0, 1.0], 2.2)
     >>> s.x.round(9).tolist(), s.gap < 1e-8
@@ -97,7 +106,10 @@ def solve(
     upper_ = np.full(count, np.inf) if upper is None else _vector(upper, count, "upper", infinite=True)
     if value.size and not (np.min(value) >= 0 and np.max(value) < np.inf):
         raise OptionError("gamma must be finite and not negative")
-    return solve_columns(start, row, value, left_, None, weight_, beta, lam, upper_)
+    priority_ = np.ones(count) if priority is None else _vector(priority, count, "priority")
+    if not np.all(priority_ > 0):
+        raise OptionError("priority must be above 0")
+    return solve_columns(start, row, value, left_, None, weight_, beta, lam, upper_, priority_)
 
 
 def solve_columns(
@@ -110,6 +122,7 @@ def solve_columns(
     beta: float,
     lam: float | None,
     upper: Floats,
+    priority: Floats,
 ) -> Solution:
     """The same for gamma by columns; `dominant` is mu when it is not simply the largest entry of each column."""
     beta = float(beta)
@@ -120,20 +133,23 @@ def solve_columns(
     live = columns.scales(start, row, value, left, weight, upper, scale)
     if dominant is not None:
         scale = dominant * weight
+    scale = scale / priority
     x, price, bound_price = np.zeros(count), np.zeros(len(left)), np.zeros(count)
     members = np.flatnonzero(live)
     if not len(members):
         return Solution(x=x, log_welfare=-np.inf, gap=None, price=price, bound_price=bound_price)
-    problem = Problem(columns.scaled(start, row, value, left, scale, upper, members), len(left) + count)
+    problem = Problem(
+        columns.scaled(start, row, value, left, scale, upper, members), len(left) + count, priority[members]
+    )
     y, prices = divide(problem, beta, lam)
     x[members] = y / scale[members]
     columns.make_feasible(start, row, value, left, upper, x)
     y = x[members] * scale[members]
     price[:], bound_price[:] = prices[: len(left)], prices[len(left) :]
-    welfare = log_welfare(y, beta)
+    welfare = log_welfare(y, beta, problem.mass)
     if not certifiable(beta, lam):
         return Solution(x=x, log_welfare=welfare, gap=None, price=price, bound_price=bound_price)
-    proven = certified_gap(y, problem.pull(prices), float(np.sum(prices)), beta, lam)
+    proven = certified_gap(y, problem.pull(prices), float(np.sum(prices)), beta, lam, problem.mass)
     return Solution(x=x, log_welfare=welfare, gap=max(proven, 0.0), price=price, bound_price=bound_price)
 
 
@@ -173,7 +189,7 @@ def _by_rows(
         now = min(max(beta, 1.0), 5.0) if at == 0 else beta
         position = np.full(problem.rows, -1)
         position[work] = np.arange(len(work))
-        small = Problem(kernels.working_matrix(*problem.columns, position), len(work))
+        small = Problem(kernels.working_matrix(*problem.columns, position), len(work), problem.mass)
         y, p = solve_small(now, small, tolerance, y, p)
         activity = problem.full(y)
         full = float(np.max(activity[work]))
@@ -201,30 +217,32 @@ def _small(beta: float, problem: Problem, tolerance: float, y: Any, p: Any) -> t
     first = gradual
     if y is not None:
         first_y, first_p, first = 0.9 * y, p + 1e-3 / problem.rows, beta
+    offset = np.log(problem.mass)
     best: tuple[float, Floats, Floats] = (np.inf, first_y, first_p)
     for begin, caution in ((first, 0.3), (gradual, 0.3), (min(max(beta, 1.0), 3.0), 1.0), (1.0, 0.3)):
         y, p = first_y.copy(), first_p.copy()
-        kernels.interior_point(*problem.columns, beta, begin, caution, y, p, tolerance, ITERATIONS_MAX)
+        kernels.interior_point(*problem.columns, offset, beta, begin, caution, y, p, tolerance, ITERATIONS_MAX)
         distance = _distance(problem, beta, y, p)
         if distance < best[0]:
             best = (distance, y, p)
         if distance <= max(tolerance * 10, GOOD):
             return y, p
         first_y, first_p = kernels.starting_point(*problem.columns, problem.rows)
-    y, p = dual_newton(*problem.columns, problem.rows, beta)
+    y, p = dual_newton(*problem.columns, problem.rows, beta, problem.mass)
     return (y, p) if _distance(problem, beta, y, p) < best[0] else (best[1], best[2])
 
 
 def _small_with_extra(beta: float, extra: float, problem: Problem) -> tuple[Floats, Floats]:
     """The same with extra weight on the sum, from scratch each time and precise at once."""
     first, _ = kernels.starting_point(*problem.columns, problem.rows)
-    return primal_newton(*problem.columns, first, beta, extra)
+    return primal_newton(*problem.columns, first, beta, extra, problem.mass)
 
 
 def _distance(problem: Problem, beta: float, y: Floats, p: Floats) -> float:
     """The certified gap."""
     fullest = float(np.max(problem.full(y)))
-    return upper_bound(problem.pull(p), float(np.sum(p)), beta) - log_welfare(y / fullest, beta)
+    best = upper_bound(problem.pull(p), float(np.sum(p)), beta, problem.mass)
+    return best - log_welfare(y / fullest, beta, problem.mass)
 
 
 def _equal(problem: Problem) -> tuple[Floats, Floats]:
@@ -248,7 +266,7 @@ def _linear(problem: Problem) -> tuple[Floats, Floats]:
     """The largest sum, an LP."""
     from dpbalance.scheduler.highs import largest_sum
 
-    return largest_sum(*problem.columns, problem.rows)
+    return largest_sum(*problem.columns, problem.rows, problem.mass)
 
 
 def _smallest_and_sum(problem: Problem, extra: float) -> tuple[Floats, Floats]:
@@ -260,8 +278,8 @@ def _smallest_and_sum(problem: Problem, extra: float) -> tuple[Floats, Floats]:
 
     def trial(smallest: float) -> tuple[float, Floats, Floats]:
         rest = 1.0 - smallest * base[problem.row]
-        more, _ = largest_sum(problem.start, problem.row, problem.value / rest, problem.rows)
-        return np.log(smallest) + extra * np.log(np.sum(smallest + more)), smallest + more, prices
+        more, _ = largest_sum(problem.start, problem.row, problem.value / rest, problem.rows, problem.mass)
+        return np.log(smallest) + extra * np.log(problem.mass @ (smallest + more)), smallest + more, prices
 
     return _best_on(trial, 1e-6 * equal[0], (1.0 - 1e-12) * equal[0])
 
@@ -272,24 +290,24 @@ def _with_less_efficiency(problem: Problem, beta: float, lam: float) -> tuple[Fl
     Holding the sum down is one more row, so every trial is an alpha-fair problem again. At beta = 0, where w is
     infinite and the fairness term is the entropy, the trials maximise W for a beta near 0.
     """
-    near = max(beta, 0.02)
+    near, mass = max(beta, 0.02), problem.mass
     equal, equal_prices = _equal(problem)
     fair, fair_prices = _by_rows(problem, near)
 
     def objective(y: Floats) -> float:
-        log_sum = float(np.log(np.sum(y)))
+        log_sum = float(np.log(mass @ y))
         if beta == 0:
-            share = y / np.sum(y)
-            return lam * log_sum - float(np.sum(share * np.log(np.maximum(share, 1e-300))))
-        return strength(beta) * (log_welfare(y, beta) - log_sum) + lam * log_sum
+            share = y / (mass @ y)
+            return lam * log_sum - float(mass @ (share * np.log(np.maximum(share, 1e-300))))
+        return strength(beta) * (log_welfare(y, beta, mass) - log_sum) + lam * log_sum
 
     def trial(log_sum: float) -> tuple[float, Floats, Floats]:
-        capped = columns.with_full_row(*problem.columns, problem.rows, np.exp(-log_sum))
-        y, prices = _by_rows(Problem(capped, problem.rows + 1), near)
+        capped = columns.with_full_row(*problem.columns, problem.rows, mass * np.exp(-log_sum))
+        y, prices = _by_rows(Problem(capped, problem.rows + 1, mass), near)
         return objective(y), y, prices[:-1]
 
     ends = [(objective(equal), equal, equal_prices), (objective(fair), fair, fair_prices)]
-    low, high = float(np.log(np.sum(equal))), float(np.log(np.sum(fair)))
+    low, high = float(np.log(mass @ equal)), float(np.log(mass @ fair))
     if high - low < 1e-9:
         return max(ends, key=lambda each: each[0])[1:]
     inner = _best_on(trial, low, high)

@@ -131,6 +131,7 @@ class _Problem:
             options.beta,
             options.lam,
             upper,
+            round_.priority,
         )
         return Shares(
             beta=options.beta,
@@ -138,6 +139,7 @@ class _Problem:
             order=self.order,
             admitted=self.admitted,
             weight=weight,
+            priority=round_.priority,
             upper=upper,
             take=solution.x,
             price=solution.price,

@@ -70,14 +70,16 @@ def maximise(
     return np.array(solution.col_value), np.array(solution.row_dual), status
 
 
-def largest_sum(start: npt.NDArray[Any], row: npt.NDArray[Any], value: Floats, rows: int) -> tuple[Floats, Floats]:
-    """Maximise sum y over A y <= 1 by row generation; utilities and row prices.
+def largest_sum(
+    start: npt.NDArray[Any], row: npt.NDArray[Any], value: Floats, rows: int, mass: Floats
+) -> tuple[Floats, Floats]:
+    """Maximise sum m y over A y <= 1 by row generation; utilities and row prices.
 
     Each y is measured by the most it could be alone, so that analysts of very different weight are solved alike.
     """
     count = len(start) - 1
     most = 1.0 / np.maximum.reduceat(value, start[:-1])
-    cost = most / np.max(most)
+    cost = mass * most / np.max(mass * most)
     member, activity, prices = np.zeros(rows, dtype=np.int8), np.empty(rows), np.zeros(rows)
     kernels.tightest_rows(start, row, value, member)
     y = most

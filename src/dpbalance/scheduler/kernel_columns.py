@@ -161,7 +161,7 @@ def fill(start, row, value, rows, y):
 
 @kernel
 def with_full_row(start, row, value, rows, entry):
-    """The same problem with one more row (the last) that holds `entry` for everyone."""
+    """The same problem with one more row (the last) that holds `entry[i]` for analyst i."""
     count = len(start) - 1
     grown = start + np.arange(count + 1)
     at_row, at_value = np.empty(len(row) + count, dtype=np.int32), np.empty(len(row) + count)
@@ -170,5 +170,5 @@ def with_full_row(start, row, value, rows, entry):
         for e in range(start[i], start[i + 1]):
             at_row[at], at_value[at] = row[e], value[e]
             at += 1
-        at_row[at], at_value[at] = rows, entry
+        at_row[at], at_value[at] = rows, entry[i]
     return grown, at_row, at_value

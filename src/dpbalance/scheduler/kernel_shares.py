@@ -1,9 +1,10 @@
 # mypy: allow-untyped-defs
 """How is alpha-fairness over few rows solved? A primal-dual interior point method on the KKT system in logarithms.
 
-maximise sum y^(1-beta)/(1-beta) over A y <= 1. With prices p and q = A' p the optimum has beta log y + log q = kappa
-for some kappa, s = 1 - A y and s_k p_k = 0. Working with logarithms makes every analyst count alike however small its
-utility; prices are kept at sum 1, and kappa floats.
+maximise sum m y^(1-beta)/(1-beta) over A y <= 1. With prices p and q = A' p the optimum has
+beta log y + log q - log m = kappa for some kappa, s = 1 - A y and s_k p_k = 0; log m_i, the priorities, is `offset`.
+Working with logarithms makes every analyst count alike however small its utility; prices are kept at sum 1, and kappa
+floats.
 
 A is stored by columns (one for each analyst): rows `row[e]`, values `value[e]` for e in start[i]:start[i + 1].
 """
@@ -107,15 +108,15 @@ def working_matrix(start, row, value, position):
 
 
 @kernel
-def residuals(start, row, value, beta, y, p, q, r):
-    """q = A' p and r = kappa - beta log y - log q with the kappa that balances it.
+def residuals(start, row, value, offset, beta, y, p, q, r):
+    """q = A' p and r = kappa + log m - beta log y - log q with the kappa that balances it.
 
     Returns the largest |r|, and the largest felt by prices: who still shrinks but holds next to nothing is not.
     """
     columns_times(start, row, value, p, q)
     kappa, mass, worst, felt = 0.0, 0.0, 0.0, 0.0
     for i in range(len(y)):
-        r[i] = -beta * np.log(y[i]) - np.log(q[i])
+        r[i] = offset[i] - beta * np.log(y[i]) - np.log(q[i])
         kappa -= y[i] * q[i] * r[i]
         mass += y[i] * q[i]
     kappa /= mass
@@ -232,7 +233,7 @@ def overshoots(y, dy, ratio):
 
 
 @kernel
-def interior_point(start, row, value, goal, begin, caution, y, p, tolerance, limit):
+def interior_point(start, row, value, offset, goal, begin, caution, y, p, tolerance, limit):
     """Improve y and p in place; return (iterations, largest |r|, complementarity)."""
     count, rows = len(y), len(p)
     q, r, g, dy, ratio = np.empty((5, count))
@@ -246,7 +247,7 @@ def interior_point(start, row, value, goal, begin, caution, y, p, tolerance, lim
     beta = begin
     while iteration < limit:
         p /= p.sum()
-        worst, felt = residuals(start, row, value, beta, y, p, q, r)
+        worst, felt = residuals(start, row, value, offset, beta, y, p, q, r)
         rows_times(start, row, value, y, t)
         infeasible, mu = slacks(t, s, p, rp)
         merit = max(worst, mu * rows, infeasible)

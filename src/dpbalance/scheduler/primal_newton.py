@@ -1,10 +1,11 @@
 """What is fair and efficient when efficiency counts extra (lam > |1-beta|/beta)? A barrier method on the objective.
 
-    maximise  w log W(y) + c log sum y + (1/t) sum_k log s_k,   s = 1 - A y,
+    maximise  w log W(y) + c log sum m y + (1/t) sum_k log s_k,   s = 1 - A y,
 
 for growing t. The objective is concave, so damped Newton steps always lead up. Everything is scaled by y, so that
-utilities of very different size are solved alike. With shares u_i ~ y_i^(1-beta) and v_i ~ y_i of sum 1 the scaled
-gradient is w u + c v, and minus the scaled Hessian w (beta diag u + (1-beta) u u') + c v v'. Used over few rows only.
+utilities of very different size are solved alike. With shares u_i ~ m_i y_i^(1-beta) and v_i ~ m_i y_i of sum 1 the
+scaled gradient is w u + c v, and minus the scaled Hessian w (beta diag u + (1-beta) u u') + c v v'. Used over few
+rows only.
 """
 
 from __future__ import annotations
@@ -26,7 +27,9 @@ DONE = 1e-16
 """Prices are right to about the root of this."""
 
 
-def primal_newton(start: Any, row: Any, value: Floats, y: Floats, beta: float, extra: float) -> tuple[Floats, Floats]:
+def primal_newton(
+    start: Any, row: Any, value: Floats, y: Floats, beta: float, extra: float, mass: Floats
+) -> tuple[Floats, Floats]:
     """Utilities and row prices, from a strictly feasible y; `extra` is c."""
     rows = int(row.max()) + 1
     matrix = np.zeros((rows, len(y)))
@@ -37,7 +40,7 @@ def primal_newton(start: Any, row: Any, value: Floats, y: Floats, beta: float, e
     slack = 1.0 - matrix @ y
     while True:
         for _ in range(STEPS_MAX):
-            u, v = _shares(y, 1.0 - beta), _shares(y, 1.0)
+            u, v = _shares(y, 1.0 - beta, mass), _shares(y, 1.0, mass)
             flow = matrix * y
             load = flow / slack[:, None]
             gradient = own * u + extra * v - load.sum(axis=0) / t
@@ -47,9 +50,9 @@ def primal_newton(start: Any, row: Any, value: Floats, y: Floats, beta: float, e
             step = scale * np.linalg.lstsq(hessian * np.outer(scale, scale), gradient * scale, rcond=1e-15)[0]
             rise = float(gradient @ step) * t
             size = min(1.0, 0.95 / max(float(np.max(-step)), float(np.max(load @ step)), 1e-300))
-            here = _value(y, slack, beta, extra, t)
+            here = _value(y, slack, beta, extra, t, mass)
             while rise > NEAR and size > 1e-12:
-                if _value(y * (1 + size * step), slack - size * (flow @ step), beta, extra, t) > here:
+                if _value(y * (1 + size * step), slack - size * (flow @ step), beta, extra, t, mass) > here:
                     break
                 size *= 0.5
             if not rise > 0 or size <= 1e-12:
@@ -63,13 +66,13 @@ def primal_newton(start: Any, row: Any, value: Floats, y: Floats, beta: float, e
     return y, 1.0 / (t * slack)
 
 
-def _shares(y: Floats, power: float) -> Floats:
+def _shares(y: Floats, power: float, mass: Floats) -> Floats:
     logs = power * np.log(y)
-    share: Floats = np.exp(logs - np.max(logs))
+    share: Floats = mass * np.exp(logs - np.max(logs))
     return share / float(np.sum(share))
 
 
-def _value(y: Floats, slack: Floats, beta: float, extra: float, t: float) -> float:
+def _value(y: Floats, slack: Floats, beta: float, extra: float, t: float, mass: Floats) -> float:
     if not np.min(slack) > 0 or not np.min(y) > 0:
         return -np.inf
-    return joint_value(y, beta, extra) + float(np.sum(np.log(slack))) / t
+    return joint_value(y, beta, extra, mass) + float(np.sum(np.log(slack))) / t

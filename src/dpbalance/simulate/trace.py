@@ -23,6 +23,8 @@ from dpbalance.market.files import (
     list_of,
     named,
     orders_of,
+    priorities_of,
+    priorities_to_json,
     read_json,
 )
 from dpbalance.market.round import Floats, checked_number
@@ -30,7 +32,18 @@ from dpbalance.market.unlocking import Unlocking, unlocking_from_json, unlocking
 
 FORMAT = "dpbalance-trace/1"
 
-TRACE_FIELDS = {"format", "orders", "unlock", "rounds", "timeout", "end", "blocks", "pipelines", "expected"}
+TRACE_FIELDS = {
+    "format",
+    "orders",
+    "unlock",
+    "rounds",
+    "timeout",
+    "end",
+    "blocks",
+    "pipelines",
+    "priorities",
+    "expected",
+}
 BLOCK_FIELDS = {"id", "arrived", "capacity"}
 PIPELINE_FIELDS = {"id", "analyst", "arrived", "weight", "blocks", "cost", "loss", "max_multiple", "deadline"}
 
@@ -117,7 +130,7 @@ def trace_from_json(document: Any) -> Trace:
         raise FileFormatError(f"format must be {FORMAT!r}, not {str(document['format'])[:60]!r}")
     blocks, arrived = _blocks(document["blocks"])
     pipelines, deadlines = _pipelines(document["pipelines"])
-    market = Round.build(blocks, pipelines, orders=orders_of(document))
+    market = Round.build(blocks, pipelines, orders=orders_of(document), priorities=priorities_of(document))
     arrival = dict(zip((each.id for each in blocks), arrived, strict=True))
     deadline = dict(zip((each.id for each in pipelines), deadlines, strict=True))
     return Trace(
@@ -166,6 +179,7 @@ def trace_to_json(trace: Trace) -> dict[str, Any]:
         "end": trace.end,
         "blocks": [{"id": i, "arrived": a, "capacity": c} for i, a, c in columns],
         "pipelines": pipelines,
+        **priorities_to_json(market),
     }
 
 
