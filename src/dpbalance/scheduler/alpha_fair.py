@@ -143,7 +143,11 @@ def solve_columns(
     )
     y, prices = divide(problem, beta, lam)
     x[members] = y / scale[members]
-    columns.make_feasible(start, row, value, left, upper, x)
+    room = columns.make_feasible(start, row, value, left, upper, x)
+    if beta < np.inf and (lam is None or lam >= strength(beta)):  # else the sum is held down on purpose
+        poorest = members[np.argsort(x[members] * scale[members], kind="stable")]
+        if columns.top_up(start, row, value, room, upper, poorest, x):
+            columns.make_feasible(start, row, value, left, upper, x)
     y = x[members] * scale[members]
     price[:], bound_price[:] = prices[: len(left)], prices[len(left) :]
     welfare = log_welfare(y, beta, problem.mass)

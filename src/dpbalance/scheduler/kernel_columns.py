@@ -94,7 +94,10 @@ def scaled(start, row, value, left, scale, upper, members):
 
 @kernel
 def make_feasible(start, row, value, left, upper, x):
-    """Shrink x until every row holds in exact arithmetic: by the fullest row, and a margin for summing in doubles."""
+    """Shrink x until every row holds in exact arithmetic: by the fullest row, and a margin for summing in doubles.
+
+    Returns about how much of each row is left then.
+    """
     activity, entries = np.zeros(len(left)), np.zeros(len(left))
     for i in range(len(x)):
         x[i] = min(x[i], upper[i])
@@ -110,6 +113,33 @@ def make_feasible(start, row, value, left, upper, x):
     factor = (1.0 - (longest + 8.0) * 2.0**-52) / fullest
     for i in range(len(x)):
         x[i] *= factor
+    for k in range(len(left)):
+        activity[k] = left[k] - factor * activity[k]
+    return activity
+
+
+@kernel
+def top_up(start, row, value, room, upper, order, x):
+    """Raise whoever could have more without anybody having less, in this order; returns whether anybody was.
+
+    Rows that only those fill who count for next to nothing have prices of next to nothing, and the solver, which
+    knows s p = 0 to some digits, leaves them slack.
+    """
+    raised = False
+    for i in order:
+        least = 1e-10 * x[i]
+        more = upper[i] - x[i]
+        for e in range(start[i], start[i + 1]):
+            if value[e] > 0.0:
+                more = min(more, room[row[e]] / value[e])
+                if more <= least:
+                    break
+        if more > least:
+            raised = True
+            x[i] += more
+            for e in range(start[i], start[i + 1]):
+                room[row[e]] -= value[e] * more
+    return raised
 
 
 @kernel
