@@ -1,0 +1,1 @@
+"""WHAT HOLDS: the paper's economic properties of a decision, what fairness costs, and why a pipeline was denied."""

@@ -1,4 +1,4 @@
-"""Which economic properties do the shares of step 1 have? Each by the number that decides it, none by trust in a theorem.
+"""Which economic properties do the shares of step 1 have? Each by the number that decides it, not by a theorem.
 
 Step 1 gives analyst i the bundle D_i x_i, D_i its total demand. What a bundle b is worth to it is how often its total
 demand is in there, min_k b_k / D_ik, up to its cap. An analyst of priority m_i counts as m_i analysts.
@@ -122,18 +122,20 @@ class Divisible:
 
     def solved(self, demand: Any, dominant: Floats) -> Floats:
         """What step 1 gives each when these are the demands."""
-        return alpha_fair.solve_columns(
-            demand.indptr.astype(np.int64),
-            demand.indices.astype(np.int32),
-            demand.data.astype(np.float64),
-            self.left,
-            dominant,
-            self.weight,
-            self.beta,
-            self.lam,
-            self.upper,
-            self.priority,
-        ).x
+        return alpha_fair.solve_columns(self.asked(demand, dominant), self.beta, self.lam).x
+
+    def asked(self, demand: Any, dominant: Floats) -> alpha_fair.Asked:
+        """The same market for the solver, with these demands."""
+        return alpha_fair.Asked(
+            start=demand.indptr.astype(np.int64),
+            row=demand.indices.astype(np.int32),
+            value=demand.data.astype(np.float64),
+            left=self.left,
+            weight=self.weight,
+            upper=self.upper,
+            priority=self.priority,
+            dominant=dominant,
+        )
 
 
 def divisible_findings(market: Divisible) -> list[Finding]:

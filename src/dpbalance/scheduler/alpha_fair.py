@@ -13,7 +13,7 @@ is searched for, and not certified.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -109,47 +109,76 @@ def solve(
     priority_ = np.ones(count) if priority is None else _vector(priority, count, "priority")
     if not np.all(priority_ > 0):
         raise OptionError("priority must be above 0")
-    return solve_columns(start, row, value, left_, None, weight_, beta, lam, upper_, priority_)
+    asked = Asked(start=start, row=row, value=value, left=left_, weight=weight_, upper=upper_, priority=priority_)
+    return solve_columns(asked, beta, lam)
 
 
-def solve_columns(
-    start: npt.NDArray[np.int64],
-    row: npt.NDArray[Any],
-    value: Floats,
-    left: Floats,
-    dominant: Floats | None,
-    weight: Floats,
-    beta: float,
-    lam: float | None,
-    upper: Floats,
-    priority: Floats,
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Asked:
+    """Step 1 in columns, one for each analyst: rows `row[e]` and amounts `value[e]` for e in start[i]:start[i + 1]."""
+
+    start: Indices
+    row: npt.NDArray[Any]
+    value: Floats
+    left: Floats
+    weight: Floats
+    upper: Floats
+    priority: Floats
+    dominant: Floats | None = None
+    """mu, where it is not simply the largest entry of each column."""
+
+    def scaled(self) -> tuple[Problem, Indices, Floats]:
+        """The problem in units of y, who takes part in it, and y / x of everybody."""
+        scale = np.zeros(len(self.start) - 1)
+        live = columns.scales(self.start, self.row, self.value, self.left, self.weight, self.upper, scale)
+        if self.dominant is not None:
+            scale = self.dominant * self.weight
+        scale = scale / self.priority
+        members = np.flatnonzero(live)
+        matrix = columns.scaled(self.start, self.row, self.value, self.left, scale, self.upper, members)
+        return Problem(matrix, len(self.left) + len(scale), self.priority[members]), members, scale
+
+
+@dataclass(slots=True)
+class Trail:
+    """Where the last solve of a sweep ended, for the next one to begin at: the rows that mattered, y and prices."""
+
+    work: Indices | None = None
+    y: Floats | None = None
+    prices: Floats | None = None
+
+
+def solve_columns(asked: Asked, beta: float, lam: float | None) -> Solution:
+    """The same for gamma by columns."""
+    return _solved(asked, asked.scaled(), beta, lam, Trail())
+
+
+def sweep(asked: Asked, betas: Sequence[float]) -> list[Solution]:
+    """The alpha-fair shares for one beta after the other, each begun where the one before it ended."""
+    scaled, trail = asked.scaled(), Trail()
+    return [_solved(asked, scaled, beta, None, trail) for beta in betas]
+
+
+def _solved(
+    asked: Asked, scaled: tuple[Problem, Indices, Floats], beta: float, lam: float | None, trail: Trail
 ) -> Solution:
-    """The same for gamma by columns; `dominant` is mu when it is not simply the largest entry of each column."""
     beta = float(beta)
     if not beta >= 0 or (lam is not None and not lam >= 0):
         raise OptionError(f"beta and lam must be 0 or more, not beta={beta!r}, lam={lam!r}")
-    count = len(start) - 1
-    scale = np.zeros(count)
-    live = columns.scales(start, row, value, left, weight, upper, scale)
-    if dominant is not None:
-        scale = dominant * weight
-    scale = scale / priority
-    x, price, bound_price = np.zeros(count), np.zeros(len(left)), np.zeros(count)
-    members = np.flatnonzero(live)
+    problem, members, scale = scaled
+    count, rows = len(scale), len(asked.left)
+    x, price, bound_price = np.zeros(count), np.zeros(rows), np.zeros(count)
     if not len(members):
         return Solution(x=x, log_welfare=-np.inf, gap=None, price=price, bound_price=bound_price)
-    problem = Problem(
-        columns.scaled(start, row, value, left, scale, upper, members), len(left) + count, priority[members]
-    )
-    y, prices = divide(problem, beta, lam)
+    y, prices = divide(problem, beta, lam, trail)
     x[members] = y / scale[members]
-    room = columns.make_feasible(start, row, value, left, upper, x)
+    room = columns.make_feasible(asked.start, asked.row, asked.value, asked.left, asked.upper, x)
     if beta < np.inf and (lam is None or lam >= strength(beta)):  # else the sum is held down on purpose
         poorest = members[np.argsort(x[members] * scale[members], kind="stable")]
-        if columns.top_up(start, row, value, room, upper, poorest, x):
-            columns.make_feasible(start, row, value, left, upper, x)
+        if columns.top_up(asked.start, asked.row, asked.value, room, asked.upper, poorest, x):
+            columns.make_feasible(asked.start, asked.row, asked.value, asked.left, asked.upper, x)
     y = x[members] * scale[members]
-    price[:], bound_price[:] = prices[: len(left)], prices[len(left) :]
+    price[:], bound_price[:] = prices[:rows], prices[rows:]
     welfare = log_welfare(y, beta, problem.mass)
     if not certifiable(beta, lam):
         return Solution(x=x, log_welfare=welfare, gap=None, price=price, bound_price=bound_price)
@@ -157,7 +186,7 @@ def solve_columns(
     return Solution(x=x, log_welfare=welfare, gap=max(proven, 0.0), price=price, bound_price=bound_price)
 
 
-def divide(problem: Problem, beta: float, lam: float | None) -> tuple[Floats, Floats]:
+def divide(problem: Problem, beta: float, lam: float | None, trail: Trail) -> tuple[Floats, Floats]:
     """Utilities y and row prices of a scaled problem."""
     own = strength(beta)
     if lam == 0 or (np.isinf(beta) and lam is not None and lam < 1):
@@ -169,7 +198,7 @@ def divide(problem: Problem, beta: float, lam: float | None) -> tuple[Floats, Fl
             return _linear(problem)
         if np.isinf(beta):
             return _max_min(problem)
-        return _by_rows(problem, beta)
+        return _by_rows(problem, beta, trail=trail)
     if np.isinf(beta):
         return _smallest_and_sum(problem, lam - 1.0)
     if lam > own:
@@ -178,19 +207,25 @@ def divide(problem: Problem, beta: float, lam: float | None) -> tuple[Floats, Fl
 
 
 def _by_rows(
-    problem: Problem, beta: float, solve_small: Callable[..., tuple[Floats, Floats]] | None = None
+    problem: Problem,
+    beta: float,
+    solve_small: Callable[..., tuple[Floats, Floats]] | None = None,
+    trail: Trail | None = None,
 ) -> tuple[Floats, Floats]:
     """Row generation: solve over the rows that matter, look for violated ones, until there are none."""
-    solve_small = solve_small or _small
+    solve_small, trail = solve_small or _small, trail or Trail()
     member = np.zeros(problem.rows, dtype=np.int8)
     prices = np.zeros(problem.rows)
-    kernels.tightest_rows(*problem.columns, member)
-    work = np.flatnonzero(member)
-    tolerance = LOOSE
-    y = p = None
+    y, p, tolerance, known = trail.y, None, LOOSE, trail.work is not None
+    if trail.work is None or trail.prices is None:
+        kernels.tightest_rows(*problem.columns, member)
+        work = np.flatnonzero(member)
+    else:
+        work, p, tolerance = trail.work, trail.prices[trail.work], TOLERANCE
+        member[work] = 1
     for at in range(PASSES_MAX):
         # the first pass only looks for rows, and those of a moderate beta are nearest to those of all the others
-        now = min(max(beta, 1.0), 5.0) if at == 0 else beta
+        now = min(max(beta, 1.0), 5.0) if at == 0 and not known else beta
         position = np.full(problem.rows, -1)
         position[work] = np.arange(len(work))
         small = Problem(kernels.working_matrix(*problem.columns, position), len(work), problem.mass)
@@ -202,10 +237,14 @@ def _by_rows(
         prices[:] = 0.0
         prices[work] = p
         if not new and tolerance <= TOLERANCE:
-            return y / float(np.max(activity)), prices
+            y = y / float(np.max(activity))
+            trail.work, trail.y, trail.prices = work, y, prices
+            return y, prices
         if not new or at >= 1:
             tolerance = TOLERANCE
-        if at == 1:  # the first guess brought many rows that turn out loose; dropping later ones could go in circles
+        if (
+            at == 1 and not known
+        ):  # the first guess brought many rows that turn out loose; dropping later ones could go in circles
             member[work[activity[work] < DROP * full]] = 0
             kernels.cover_everyone(problem.start, problem.row, activity, member)
         y = y * (1.0 / float(np.max(activity)))

@@ -54,7 +54,7 @@ def bound(round_: Round, terms: Terms) -> float:
     np.add.at(upper, member, dominant * round_.max_multiple[chosen])
     matrix = sparse.csr_array((share, round_.block[entries], start), shape=(len(chosen), len(round_.blocks)))[kept]
     matrix.eliminate_zeros()
-    rows = _tightest(matrix.T.tocsr())
+    rows = tightest(matrix.T.tocsr())
     columns = rows.tocsc()
     largest = columns.max(axis=0).toarray().ravel()
     upper = np.minimum(upper, np.divide(1.0, largest, out=np.full(len(kept), inf), where=largest > 0))
@@ -101,7 +101,7 @@ def _columns(start: Indices, block: Any, share: Floats, owner: Indices) -> tuple
     return np.array(kept, dtype=np.int64), member
 
 
-def _tightest(rows: Any) -> Any:
+def tightest(rows: Any) -> Any:
     """Of blocks that are asked in the same proportions, the one that binds first."""
     rows = rows[np.diff(rows.indptr) > 0]
     largest: Floats = np.maximum.reduceat(rows.data, rows.indptr[:-1])

@@ -20,7 +20,7 @@ from dpbalance.errors import SolverError
 from dpbalance.market import Round
 from dpbalance.market.round import MAX_MULTIPLE, Floats, Indices
 from dpbalance.scheduler import kernel_round as kernels
-from dpbalance.scheduler.alpha_fair import solve_columns
+from dpbalance.scheduler.alpha_fair import Asked, solve_columns
 from dpbalance.scheduler.options import Options, require
 from dpbalance.scheduler.orders import packing_orders
 from dpbalance.scheduler.packing import NODES_MAX, solve_whole
@@ -121,18 +121,17 @@ class _Problem:
         printed = options.constraint == AS_PRINTED
         if printed:
             value *= np.repeat(weight, np.diff(self.column))
-        solution = solve_columns(
-            self.column,
-            self.row,
-            value,
-            self.left.astype(np.float64),
-            dominant,
-            weight,
-            options.beta,
-            options.lam,
-            upper,
-            round_.priority,
+        asked = Asked(
+            start=self.column,
+            row=self.row,
+            value=value,
+            left=self.left.astype(np.float64),
+            weight=weight,
+            upper=upper,
+            priority=round_.priority,
+            dominant=dominant,
         )
+        solution = solve_columns(asked, options.beta, options.lam)
         return Shares(
             beta=options.beta,
             lam=options.lam,
