@@ -68,7 +68,12 @@ class PostgresServer:
 
     def start(self) -> None:
         """Start, and wait until it answers."""
-        settings = ["listen_addresses=", f"unix_socket_directories={self.folder}", "max_connections=200", *self.settings]
+        settings = [
+            "listen_addresses=",
+            f"unix_socket_directories={self.folder}",
+            "max_connections=200",
+            *self.settings,
+        ]
         command = [self._bin / "postgres", "-D", self.data, *(part for each in settings for part in ("-c", each))]
         log = (self.folder / "log").open("ab")
         self._process = subprocess.Popen(command, stdout=log, stderr=log, start_new_session=True, **self._options())

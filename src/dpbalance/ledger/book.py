@@ -122,8 +122,9 @@ def charged(page: Page, request: Charge, now: float) -> Change:
     closed = np.flatnonzero(page.state[at] != State.OPEN)
     if len(closed):
         culprit = int(closed[0])
+        word = State(int(page.state[at[culprit]])).word
         raise BlockClosed(
-            f"block {request.names[culprit]!r} is {State(int(page.state[at[culprit]])).word}, nothing can be charged on it",
+            f"block {request.names[culprit]!r} is {word}, nothing can be charged on it",
             hint="deciding again on a fresh snapshot",
         )
     asked = np.minimum(exact_totals(decision.block, decision.cost, len(at)), CEILING).astype(np.int64)
@@ -386,5 +387,3 @@ def _refuse_known(page: Page, names: Sequence[str], kind: str) -> None:
                 raise AlreadyRegistered(f"{kind} {name!r} stands in the ledger already", hint="dpbalance block list")
     if len(set(names)) != len(names):
         raise InputError(f"a {kind} stands twice among those to be registered")
-
-

@@ -1,4 +1,4 @@
-"""How is a ledger copied while it is written to, and brought back? A copy is a ledger in one file, whatever the store."""
+"""How is a ledger copied while it is written to, and brought back? A copy is a ledger in one file."""
 
 from __future__ import annotations
 

@@ -175,16 +175,12 @@ class Ledger:
         )
         return self._write(request)
 
-    def set_budget(
-        self, block: str, capacity: Epsilon, *, actor: str = "operator", key: str | None = None
-    ) -> Receipt:
+    def set_budget(self, block: str, capacity: Epsilon, *, actor: str = "operator", key: str | None = None) -> Receipt:
         """Another capacity: lower down to what is spent, higher only as `contributor:NAME`."""
         units = self._units([(block, capacity)])
         return self._write(SetBudget(**self._on([block]), capacity=units, actor=actor, key=key))
 
-    def unlock(
-        self, amounts: Mapping[str, Epsilon], *, actor: str = "operator", key: str | None = None
-    ) -> Receipt:
+    def unlock(self, amounts: Mapping[str, Epsilon], *, actor: str = "operator", key: str | None = None) -> Receipt:
         """Let these blocks be used up to this much; never less than before."""
         on = self._on(list(amounts))
         units = self._units([(name, amounts[name]) for name in on["names"]])
@@ -284,7 +280,9 @@ class Ledger:
             catalogue = self._all_blocks(reader, head.blocks)
             _, state, spent, unlocked, capacity = reader.balances()
         if len(state) != len(catalogue.ids):
-            raise LedgerDamaged(f"{len(catalogue.ids)} blocks have {len(state)} balances", hint="dpbalance ledger verify")
+            raise LedgerDamaged(
+                f"{len(catalogue.ids)} blocks have {len(state)} balances", hint="dpbalance ledger verify"
+            )
         place = catalogue.ids - 1
         if not np.array_equal(place, np.arange(len(place))):
             state, spent, unlocked, capacity = state[place], spent[place], unlocked[place], capacity[place]
@@ -384,7 +382,9 @@ class Ledger:
             if len(batch) > 1:
                 return [self._run([each])[0] for each in batch]
             hint = "dpbalance ledger verify"
-            return [LedgerDamaged(f"the database refused what the rules allow, nothing was written: {problem}", hint=hint)]
+            return [
+                LedgerDamaged(f"the database refused what the rules allow, nothing was written: {problem}", hint=hint)
+            ]
         return answers
 
     def _move(self, grants: Sequence[int], stage: Stage, note: str, actor: str, key: str | None) -> Receipt:
@@ -410,7 +410,9 @@ class Ledger:
             names, ids = zip(*found, strict=True) if found else ((), ())
             self._catalogue = Catalogue(names=names, ids=np.array(ids, dtype=np.int64))
             if len(ids) != count or not np.array_equal(np.sort(self._catalogue.ids), np.arange(1, count + 1)):
-                raise LedgerDamaged(f"the ledger counts {count} blocks and has {len(ids)}", hint="dpbalance ledger verify")
+                raise LedgerDamaged(
+                    f"the ledger counts {count} blocks and has {len(ids)}", hint="dpbalance ledger verify"
+                )
         return self._catalogue
 
     def _ids(self, names: Sequence[str]) -> Indices:

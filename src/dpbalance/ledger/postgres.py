@@ -14,8 +14,8 @@ import numpy.typing as npt
 from dpbalance.amounts import Units
 from dpbalance.errors import AlreadyRegistered, LedgerDamaged, LedgerUnavailable, OptionError
 from dpbalance.ledger.page import Head
-from dpbalance.ledger.store import CHUNK, Among, Reader, Store, WallHeld, Writer, head_row
-from dpbalance.ledger.tables import Columns, amounts, check_width, tables
+from dpbalance.ledger.store import CHUNK, Among, Reader, Store, WallHeld, Writer, array_of, head_row, only
+from dpbalance.ledger.tables import amounts, check_width
 from dpbalance.market.round import Indices
 
 try:
@@ -23,7 +23,6 @@ try:
     import alembic.config
     import psycopg
     import sqlalchemy as sa
-    from sqlalchemy.dialects.postgresql import ARRAY
 except ImportError as problem:
     raise OptionError(
         f"a ledger in PostgreSQL needs the package {problem.name!r}, which is not installed",
@@ -40,69 +39,51 @@ LOCK_TIMEOUT_MS = 30_000
 
 CONNECT_TIMEOUT_S = 10
 
-TYPES: dict[str, Any] = {"int": sa.BigInteger, "real": sa.Double, "text": sa.Text, "bytes": sa.LargeBinary}
-
 COPY_HEADER = b"PGCOPY\n\xff\r\n\0" + bytes(8)
 COPY_TRAILER = b"\xff\xff"
 
 
-class PostgresReader(Writer):
+class PostgresWriter(Writer):
     """One connection inside a transaction, and what it can be asked."""
 
     def __init__(self, connection: sa.Connection, width: int) -> None:
         super().__init__(width)
         self._connection = connection
-        self._kinds: dict[str, Columns] = tables(width)
+        self._cursors = 0
         self._raw: psycopg.Connection[Any] = connection.connection.driver_connection  # type: ignore[assignment]
 
     def rows(
         self, table: str, columns: Sequence[str], *, among: Among | None = None, order: Sequence[str] = ()
     ) -> Iterator[tuple[Any, ...]]:
-        text = self._select(table, columns, among, order)
+        text, values = _select(table, columns, among, order)
         if among is not None:
-            return iter([tuple(row) for row in self._connection.execute(text)])
-        return self._streamed(text)
-
-    def _streamed(self, text: sa.Select[Any]) -> Iterator[tuple[Any, ...]]:
-        """Many rows, through a cursor of the server so that memory stays flat."""
-        options = {"stream_results": True, "yield_per": CHUNK}
-        with self._connection.execute(text, execution_options=options) as found:
-            yield from map(tuple, found)
+            return iter(self._raw.execute(text, values, binary=True).fetchall())
+        return (row for part in self._streamed(text) for row in part)
 
     def numbers(
         self, table: str, columns: Sequence[str], *, among: Among | None = None, order: Sequence[str] = ()
     ) -> npt.NDArray[np.int64]:
         if among is not None and (len(among[1]) <= CHUNK or among[0] not in columns):
-            found = self._connection.execute(self._select(table, columns, among, order)).all()
-            return np.array(found, dtype=np.int64).reshape(-1, len(columns))
-        ordered = f" ORDER BY {', '.join(order)}" if order else ""
-        made = self._copied_out(f"SELECT {', '.join(columns)} FROM {table}{ordered}", len(columns))
-        if among is None:
-            return made
-        mine = made[:, list(columns).index(among[0])]  # reading everything is faster than so many look-ups
-        return made if np.array_equal(mine, among[1]) else made[np.isin(mine, among[1])]
+            return array_of(self.rows(table, columns, among=among, order=order), len(columns))
+        text, _ = _select(table, columns, None, order)
+        parts = [array_of(iter(part), len(columns)) for part in self._streamed(text)]
+        made = np.concatenate([np.zeros((0, len(columns)), dtype=np.int64), *parts])
+        return made if among is None else only(made, list(columns).index(among[0]), among[1])
 
     def locked(self, columns: Sequence[str], ids: Indices) -> npt.NDArray[np.int64]:
         """Ordered row locks; for very many blocks the head's lock and the guard of the update stand alone."""
-        if not len(ids):
-            return np.zeros((0, len(columns)), dtype=np.int64)
         if len(ids) > CHUNK:
             return super().locked(columns, ids)
-        text = self._select("balance", columns, ("block", ids), ("block",)).with_for_update()
-        return np.array(self._connection.execute(text).all(), dtype=np.int64).reshape(-1, len(columns))
+        text, values = _select("balance", columns, ("block", ids), ("block",))
+        return array_of(iter(self._raw.execute(f"{text} FOR UPDATE", values, binary=True).fetchall()), len(columns))
 
-    def _select(
-        self, table: str, columns: Sequence[str], among: Among | None, order: Sequence[str]
-    ) -> sa.Select[Any]:
-        kinds = self._kinds[table]
-        made = sa.table(table, *(sa.column(name, TYPES[kind]) for name, kind in kinds.items()))
-        text = sa.select(*(made.c[name] for name in columns))
-        if among is not None:
-            name, chosen = among
-            listed = chosen.tolist() if isinstance(chosen, np.ndarray) else list(chosen)
-            values = sa.bindparam("chosen", listed, ARRAY(TYPES[kinds[name]]))
-            text = text.where(made.c[name] == sa.any_(values))
-        return text.order_by(*(made.c[name] for name in order))
+    def _streamed(self, text: str) -> Iterator[list[tuple[Any, ...]]]:
+        """Many rows, through a cursor of the server so that memory stays flat."""
+        self._cursors += 1
+        with self._raw.cursor(name=f"stream_{self._cursors}") as cursor:
+            cursor.execute(text, binary=True)
+            while part := cursor.fetchmany(CHUNK):
+                yield part
 
     def insert(self, table: str, columns: Sequence[str], rows: Sequence[tuple[Any, ...]]) -> None:
         with self._raw.cursor() as cursor, cursor.copy(f"COPY {table} ({', '.join(columns)}) FROM STDIN") as copy:
@@ -121,15 +102,6 @@ class PostgresReader(Writer):
                     made[f"length{place}"], made[f"value{place}"] = 8, part[:, place]
                 copy.write(made.tobytes())
             copy.write(COPY_TRAILER)
-
-    def _copied_out(self, text: str, columns: int) -> npt.NDArray[np.int64]:
-        with self._raw.cursor() as cursor, cursor.copy(f"COPY ({text}) TO STDOUT (FORMAT BINARY)") as copy:
-            told = b"".join(copy)
-        body = memoryview(told)[len(COPY_HEADER) : -len(COPY_TRAILER)]
-        made = np.frombuffer(body, dtype=_binary(columns))
-        if len(made) and not ((made["count"] == columns).all()):
-            raise LedgerDamaged("PostgreSQL copied rows out in a form that is not known here")
-        return np.column_stack([made[f"value{at}"].astype(np.int64) for at in range(columns)])
 
     def spend(self, ids: Indices, state: Indices, more: Units) -> int:
         width = self.width
@@ -227,7 +199,7 @@ class PostgresStore(Store):
             config.set_main_option("script_location", str(Path(__file__).parent / "migrations"))
             config.attributes.update(connection=connection, width=width)
             alembic.command.upgrade(config, "head")
-            writer = PostgresReader(connection, width)
+            writer = PostgresWriter(connection, width)
             writer.insert("meta", ["name", "value"], list(meta.items()))
             row = head_row(Head())
             writer.insert("head", list(row), [tuple(row.values())])
@@ -236,7 +208,7 @@ class PostgresStore(Store):
     @contextmanager
     def reading(self) -> Iterator[Reader]:
         with translated(self.url), self._reading.begin() as connection:
-            yield PostgresReader(connection, self.width)
+            yield PostgresWriter(connection, self.width)
 
     @contextmanager
     def writing(self) -> Iterator[Writer]:
@@ -245,7 +217,7 @@ class PostgresStore(Store):
                 connection.exec_driver_sql("LOCK TABLE head IN EXCLUSIVE MODE")
             else:
                 connection.exec_driver_sql("SELECT seq FROM head FOR UPDATE")
-            yield PostgresReader(connection, self.width)
+            yield PostgresWriter(connection, self.width)
 
     def retrying(self, work: Callable[[], Any]) -> Any:
         for _ in range(RETRIES_MAX):
@@ -253,7 +225,9 @@ class PostgresStore(Store):
                 return work()
             except _NotInOrder:
                 continue
-        raise LedgerUnavailable(f"{self.url} could not order a write in {RETRIES_MAX} attempts", hint="the same key again")
+        raise LedgerUnavailable(
+            f"{self.url} could not order a write in {RETRIES_MAX} attempts", hint="the same key again"
+        )
 
     def close(self) -> None:
         self._engine.dispose()
@@ -280,6 +254,16 @@ def translated(url: str) -> Iterator[None]:
         if isinstance(cause, (psycopg.OperationalError, psycopg.InterfaceError)):
             raise LedgerUnavailable(f"{url}: {told}", hint="the same request with the same key") from problem
         raise LedgerDamaged(f"{url}: {told}", hint="dpbalance ledger verify") from problem
+
+
+def _select(table: str, columns: Sequence[str], among: Among | None, order: Sequence[str]) -> tuple[Any, list[Any]]:
+    text = f"SELECT {', '.join(columns)} FROM {table}"
+    values = []
+    if among is not None:
+        column, chosen = among
+        text += f" WHERE {column} = ANY(%s)"
+        values = [chosen.tolist() if isinstance(chosen, np.ndarray) else list(chosen)]
+    return text + (f" ORDER BY {', '.join(order)}" if order else ""), values
 
 
 def _binary(columns: int) -> np.dtype[Any]:

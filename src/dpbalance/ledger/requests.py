@@ -285,5 +285,7 @@ def _told(value: Any) -> Any:
     if isinstance(value, np.ndarray):
         return [list(value.shape), bytes_digest(value)]
     if isinstance(value, Decision):
-        return {each.name: _told(getattr(value, each.name)) for each in dataclasses.fields(value) if each.name != "blocks"}
+        return {
+            each.name: _told(getattr(value, each.name)) for each in dataclasses.fields(value) if each.name != "blocks"
+        }
     return value

@@ -16,7 +16,7 @@ import numpy.typing as npt
 from dpbalance.amounts import Units
 from dpbalance.errors import LedgerDamaged, LedgerUnavailable, NotInLedger
 from dpbalance.ledger.page import Head
-from dpbalance.ledger.store import CHUNK, Among, Reader, Store, WallHeld, Writer, array_of, chunks, head_row
+from dpbalance.ledger.store import CHUNK, Among, Reader, Store, WallHeld, Writer, array_of, chunks, head_row, only
 from dpbalance.ledger.tables import Columns, amounts, check_width, checks, tables
 from dpbalance.market.round import Indices
 
@@ -80,9 +80,8 @@ class SqliteWriter(Writer):
         if among is None or len(among[1]) <= CHUNK or among[0] not in columns:
             return array_of(self.rows(table, columns, among=among, order=order), len(columns))
         column, chosen = among  # reading everything is faster than looking up so many one by one
-        table_ = array_of(self.rows(table, columns, order=order), len(columns))
-        found = table_[:, list(columns).index(column)]
-        return table_ if np.array_equal(found, chosen) else table_[np.isin(found, chosen)]
+        made = array_of(self.rows(table, columns, order=order), len(columns))
+        return only(made, list(columns).index(column), chosen)
 
     def insert(self, table: str, columns: Sequence[str], rows: Sequence[tuple[Any, ...]]) -> None:
         marks = ", ".join("?" * len(columns))
@@ -229,5 +228,3 @@ def _make(connection: sqlite3.Connection, meta: dict[str, str], width: int) -> N
     row = head_row(Head())
     connection.execute(f"INSERT INTO head VALUES ({', '.join('?' * len(row))})", tuple(row.values()))
     connection.execute("COMMIT")
-
-

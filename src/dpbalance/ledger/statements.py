@@ -103,7 +103,9 @@ def _export_table(reader: Reader, table: str, columns: list[str], folder: Path, 
     try:
         import polars
     except ImportError:
-        raise OptionError("Parquet needs polars, which is not installed", hint="pip install 'dpbalance[results]'") from None
+        raise OptionError(
+            "Parquet needs polars, which is not installed", hint="pip install 'dpbalance[results]'"
+        ) from None
     kinds: dict[str, Any] = {"int": polars.Int64, "real": polars.Float64, "text": polars.String}
     named = {name: kinds[tables(reader.width)[table][name]] for name in shown_}
     polars.DataFrame(list(rows), schema=named, orient="row").write_parquet(path)
@@ -147,9 +149,7 @@ def _names(reader: Reader, entries: Entries) -> dict[int, str]:
     return dict(rows)  # type: ignore[arg-type]
 
 
-def _meaning(
-    amount: tuple[int, ...], orders: tuple[float, ...] | None, delta: float
-) -> tuple[float, float | None]:
+def _meaning(amount: tuple[int, ...], orders: tuple[float, ...] | None, delta: float) -> tuple[float, float | None]:
     if not any(amount):
         return 0.0, None
     return epsilon(amount, orders, delta), best_order(amount, orders, delta)

@@ -100,7 +100,7 @@ def check_width(orders: tuple[float, ...] | None) -> int:
 
 
 def _each(name: str, width: int) -> Columns:
-    return {column: "int" for column in amounts(name, width)}
+    return dict.fromkeys(amounts(name, width), "int")
 
 
 def _bounds(width: int) -> Columns:

@@ -106,7 +106,9 @@ class _Check:
         known[known] = self.claims[at[known], 0] == self.entries.claim[known]
         if not known.all():
             self._wrong(0, f"grant {int(self.entries.claim[~known][0])} has charges but is not there")
-        return np.where(known, self.claims[np.minimum(at, max(len(self.claims) - 1, 0)), 1] if len(self.claims) else 0, 0)
+        return np.where(
+            known, self.claims[np.minimum(at, max(len(self.claims) - 1, 0)), 1] if len(self.claims) else 0, 0
+        )
 
     def _chain(self) -> int:
         columns = list(tables(self.reader.width)["journal"])
@@ -226,7 +228,9 @@ class _Check:
         same = (np.column_stack([state, unlocked, capacity]) == last).all(axis=1)
         holds = (spent <= unlocked).any(axis=1) & (unlocked <= capacity).all(axis=1)
         for at in np.flatnonzero(~right.all(axis=1))[:PROBLEMS_MAX].tolist():
-            self._wrong(0, f"block number {at + 1} has {spent[at].tolist()} units spent, its rows sum to {sums[at].tolist()}")
+            self._wrong(
+                0, f"block number {at + 1} has {spent[at].tolist()} units spent, its rows sum to {sums[at].tolist()}"
+            )
         for at in np.flatnonzero(~same)[:PROBLEMS_MAX].tolist():
             self._wrong(0, f"block number {at + 1} does not have the budget that was set last")
         for at in np.flatnonzero(~holds)[:PROBLEMS_MAX].tolist():
@@ -239,5 +243,3 @@ def _parts(seqs: Numbers) -> dict[int, slice]:
     starts = np.flatnonzero(np.diff(seqs, prepend=-1)).tolist()
     stops: Sequence[int] = [*starts[1:], len(seqs)]
     return {int(seqs[start]): slice(start, stop) for start, stop in zip(starts, stops, strict=True)}
-
-
