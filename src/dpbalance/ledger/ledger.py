@@ -44,6 +44,8 @@ if TYPE_CHECKING:
 NAMES_MAX = 200_000
 """Numbers of so many blocks are remembered by name; more are looked up again."""
 
+VERIFY = "dpbalance ledger verify"
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Receipt:
@@ -133,7 +135,7 @@ class Ledger:
         actor: str = "operator",
         key: str | None = None,
     ) -> Receipt:
-        """New blocks, with nothing spent. A block's device is the part of its name before the last slash, if not given."""
+        """New blocks, with nothing spent; the device is what stands before the last slash of a name, if not given."""
         listed = list(blocks)
         for each in listed:
             check_name("block", each.id)
@@ -242,7 +244,7 @@ class Ledger:
         return self._move(grants, Stage.VOIDED, note, actor, key)
 
     def settle(self, grant: int, outcome: str, *, actor: str = "scheduler", key: str | None = None) -> Receipt:
-        """Close a grant by how its run ended: completed, error, timeout, lost, stopped-early, unknown, never-dispatched."""
+        """Close a grant by how its run ended; `SETTLED` of the book has the outcomes."""
         if outcome not in SETTLED:
             raise OptionError(f"outcome must be one of {', '.join(SETTLED)}, not {str(outcome)[:60]!r}")
         return self._move([grant], SETTLED[outcome], outcome, actor, key)
@@ -280,9 +282,7 @@ class Ledger:
             catalogue = self._all_blocks(reader, head.blocks)
             _, state, spent, unlocked, capacity = reader.balances()
         if len(state) != len(catalogue.ids):
-            raise LedgerDamaged(
-                f"{len(catalogue.ids)} blocks have {len(state)} balances", hint="dpbalance ledger verify"
-            )
+            raise LedgerDamaged(f"{len(catalogue.ids)} blocks have {len(state)} balances", hint=VERIFY)
         place = catalogue.ids - 1
         if not np.array_equal(place, np.arange(len(place))):
             state, spent, unlocked, capacity = state[place], spent[place], unlocked[place], capacity[place]
@@ -381,9 +381,8 @@ class Ledger:
         except WallHeld as problem:
             if len(batch) > 1:
                 return [self._run([each])[0] for each in batch]
-            hint = "dpbalance ledger verify"
             return [
-                LedgerDamaged(f"the database refused what the rules allow, nothing was written: {problem}", hint=hint)
+                LedgerDamaged(f"the database refused what the rules allow, nothing was written: {problem}", hint=VERIFY)
             ]
         return answers
 
@@ -410,9 +409,7 @@ class Ledger:
             names, ids = zip(*found, strict=True) if found else ((), ())
             self._catalogue = Catalogue(names=names, ids=np.array(ids, dtype=np.int64))
             if len(ids) != count or not np.array_equal(np.sort(self._catalogue.ids), np.arange(1, count + 1)):
-                raise LedgerDamaged(
-                    f"the ledger counts {count} blocks and has {len(ids)}", hint="dpbalance ledger verify"
-                )
+                raise LedgerDamaged(f"the ledger counts {count} blocks and has {len(ids)}", hint=VERIFY)
         return self._catalogue
 
     def _ids(self, names: Sequence[str]) -> Indices:

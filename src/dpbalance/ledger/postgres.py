@@ -158,7 +158,7 @@ class PostgresStore(Store):
         except BaseException:
             self._engine.dispose()
             raise
-        self._describe({name: value for name, value in told})
+        self._describe(dict(map(tuple, told)))
 
     def _open(self, url: str, isolation: str) -> None:
         if isolation not in ISOLATIONS:

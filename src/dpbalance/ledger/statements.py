@@ -115,7 +115,8 @@ def _export_table(reader: Reader, table: str, columns: list[str], folder: Path, 
 def _chosen(reader: Reader, of: dict[str, str]) -> tuple[Entries, dict[int, tuple[Any, ...]]]:
     """The charges and the grants and denials that a statement is about."""
     columns = list(tables(reader.width)["claim"])
-    (kind, name), among = next(iter(of.items()), ("", "")), None
+    kind, name = next(iter(of.items()), ("", ""))
+    among: Among | None = None
     if kind in ("block", "device"):
         entries = reader.entries(("block", _blocks(reader, kind, name)))
         among = ("id", np.unique(entries.claim))
@@ -146,7 +147,7 @@ def _decided(reader: Reader, seqs: Iterable[int]) -> dict[int, tuple[float, str,
 
 def _names(reader: Reader, entries: Entries) -> dict[int, str]:
     rows: Iterator[tuple[Any, ...]] = reader.rows("block", ["id", "name"], among=("id", np.unique(entries.block)))
-    return dict(rows)  # type: ignore[arg-type]
+    return dict(rows)
 
 
 def _meaning(amount: tuple[int, ...], orders: tuple[float, ...] | None, delta: float) -> tuple[float, float | None]:

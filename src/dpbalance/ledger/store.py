@@ -192,7 +192,7 @@ def load(reader: Reader, touch: Touch, orders: tuple[float, ...] | None) -> Page
     blocks = touch.blocks if entries is None else [*touch.blocks, np.unique(entries.block)]
     ids = blocks[0] if len(blocks) == 1 else np.unique(np.concatenate([np.zeros(0, dtype=np.int64), *blocks]))
     number, state, spent, unlocked, capacity = reader.balances(ids, lock=True)
-    names = set()
+    names: set[tuple[str, str]] = set()
     for each in touch.names:
         kind, asked = ("block", each.blocks) if isinstance(each, RegisterBlocks) else ("device", each.devices)
         for at in range(0, len(asked), CHUNK):

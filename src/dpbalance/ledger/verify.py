@@ -200,9 +200,9 @@ class _Check:
         granted = np.isin(ids, self.entries.claim)
         expected = np.where(granted, Stage.CHARGED, Stage.DENIED)
         moved = np.array(sorted(self.stages.items()), dtype=np.int64).reshape(-1, 2)
-        at = np.searchsorted(ids, moved[:, 0])
-        there = at < len(ids)
-        expected[at[there]] = moved[there, 1]
+        place = np.searchsorted(ids, moved[:, 0])
+        there = place < len(ids)
+        expected[place[there]] = moved[there, 1]
         for at in np.flatnonzero(stage != expected).tolist():
             is_, should = Stage(int(stage[at])).word, Stage(int(expected[at])).word
             self._wrong(int(self.claims[at, 1]), f"grant {int(ids[at])} is {is_}, the journal says {should}")

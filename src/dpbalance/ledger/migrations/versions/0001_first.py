@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import sqlalchemy as sa
 from alembic import context, op
 
@@ -13,10 +15,10 @@ def upgrade() -> None:
     """Make the tables for the number of orders this ledger counts at."""
     width: int = context.config.attributes["width"]
 
-    def whole(name: str, **more: bool) -> sa.Column[int]:
+    def whole(name: str, **more: Any) -> sa.Column[int]:
         return sa.Column(name, sa.BigInteger, nullable=False, autoincrement=False, **more)
 
-    def text(name: str, **more: bool) -> sa.Column[str]:
+    def text(name: str, **more: Any) -> sa.Column[str]:
         return sa.Column(name, sa.Text, nullable=False, **more)
 
     def amounts(name: str) -> list[sa.Column[int]]:
@@ -26,7 +28,7 @@ def upgrade() -> None:
         return sa.Column(name, sa.Double, nullable=False)
 
     op.create_table("meta", text("name", primary_key=True), text("value"))
-    numbers = [whole(each) for each in ("devices", "blocks", "claims")]
+    numbers: list[Any] = [whole(each) for each in ("devices", "blocks", "claims")]
     op.create_table(
         "head", whole("seq"), text("hash"), whole("token"), text("holder"), real("until"), *numbers,
         postgresql_with={"fillfactor": 10},
@@ -47,7 +49,7 @@ def upgrade() -> None:
         sa.CheckConstraint(bounds, name="balance_in_bounds"),
         postgresql_with={"fillfactor": 50},  # room for a new version of each row beside the old one
     )
-    keys = [whole("block", primary_key=True), whole("seq", primary_key=True), whole("state")]
+    keys: list[Any] = [whole("block", primary_key=True), whole("seq", primary_key=True), whole("state")]
     op.create_table("term", *keys, *amounts("unlocked"), *amounts("capacity"))
     op.create_table(
         "journal",
@@ -62,7 +64,7 @@ def upgrade() -> None:
         text("hash", unique=True),
         text("signature"),
     )
-    names = [whole("seq", index=True), text("pipeline", index=True), text("analyst", index=True)]
+    names: list[Any] = [whole("seq", index=True), text("pipeline", index=True), text("analyst", index=True)]
     op.create_table("claim", whole("id", primary_key=True), *names, real("multiple"), whole("stage"), text("reason"))
     op.create_table(
         "entry", whole("claim", primary_key=True), whole("block", primary_key=True, index=True), *amounts("cost")
