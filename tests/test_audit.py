@@ -11,7 +11,8 @@ from markets import market, table_market
 from test_cli import printed, process
 
 from dpbalance import Allocation, Block, Pipeline, Round, worked_example, write_allocation, write_round
-from dpbalance.audit import PROPERTIES, Divisible, Finding, audit, divisible_findings
+from dpbalance.audit import Divisible, Finding, audit, divisible_findings
+from dpbalance.audit.finding import PROPERTIES
 from dpbalance.audit.granted import Granted, granted_findings
 from dpbalance.audit.survives import surviving_findings
 from dpbalance.clock import chance

@@ -9,7 +9,7 @@ import pytest
 from typer.main import get_command
 
 from dpbalance import worked_example
-from dpbalance.audit import PROPERTIES
+from dpbalance.audit.finding import PROPERTIES
 from dpbalance.cli.app import INTERRUPTED, app
 from dpbalance.errors import TABLE, DPBalanceError
 from dpbalance.market import round_to_json

@@ -2,12 +2,11 @@
 
 from dpbalance.audit.divisible import Divisible, divisible_findings
 from dpbalance.audit.explain import Explanation, explain
-from dpbalance.audit.finding import PROPERTIES, Finding
+from dpbalance.audit.finding import Finding
 from dpbalance.audit.properties import Audit, audit
 from dpbalance.audit.tradeoff import Extremes, Point, Slope, extremes, frontier, slope
 
 __all__ = [
-    "PROPERTIES",
     "Audit",
     "Divisible",
     "Explanation",

@@ -151,7 +151,7 @@ def explain(
     >>> decider = scheduler("dpbalance")
     >>> told = explain(decider.decide(worked_example()), "P4", decider.decide)
     >>> told.sentence
-    "P4 is denied: bob's share is used up on B1, where it asks 0.3 and 0 is left, short by 0.3."
+    "P4 is denied: bob's share is used up on B1, where it asks 0.3 and 0 is left, short by 0.3 (and on 1 other block)."
     """
     round_ = allocation.round
     at = position(round_, pipeline)

@@ -35,7 +35,7 @@ TOLERANCE = 1e-6
 """A lie must gain relatively more than this, and counts as losing somewhere from there on."""
 
 Decide = Callable[[Round], Allocation]
-Progress = Callable[[int, int], None]
+Progress = Callable[[int, int], object]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)

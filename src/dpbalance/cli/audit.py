@@ -147,7 +147,7 @@ def _numbers(text: str) -> list[float]:
 
 
 def _audit_text(found: Audit) -> str:
-    from dpbalance.audit import PROPERTIES
+    from dpbalance.audit.finding import PROPERTIES
     from dpbalance.cli.tables import number, rendered, table
 
     views = {"divisible": "As divided by step 1", "granted": "As granted"}
