@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import secrets
 import time
 from typing import Protocol
 
@@ -52,6 +53,16 @@ class FakeClock:
 def stopwatch() -> float:
     """Seconds of a clock that never goes back, for measuring how long something took."""
     return time.perf_counter()
+
+
+def secret() -> str:
+    """256 bits that nobody can guess, as text that can stand in a header."""
+    return secrets.token_urlsafe(32)
+
+
+def fresh_seed() -> int:
+    """A seed that no other draw shares; kept beside what is drawn, so that it can be drawn again."""
+    return secrets.randbits(62)
 
 
 def chance(seed: int) -> np.random.Generator:

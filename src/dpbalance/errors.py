@@ -16,6 +16,17 @@
             Fenced            a scheduler whose lease has passed to another
             WrongStage        a grant that is not where this step starts from
             AlreadyRegistered a name that stands in the ledger
+        ServiceRefusal        a request that the service does not serve
+            Unauthenticated   no token, or one that is unknown, revoked or over
+            NotFound          nothing there, or nothing that this token may see
+            WrongMethod       a path that is there, asked in a way it is not served
+            NotNow            something that is under way, or over
+            TooLarge          more than one request may carry
+            WrongVersion      settings that somebody else has changed since
+            VersionMissing    a change of settings that does not say of which version
+            TooMany           more requests of one token than it may make
+        Overloaded            a queue that is full
+        Unreachable           a server that does not answer
         LedgerUnavailable     the store could not be reached, or did not answer
         LedgerDamaged         what is stored contradicts itself
         SolverError           a kernel could not prove its answer
@@ -108,6 +119,50 @@ class AlreadyRegistered(LedgerRefusal):
     """A name that stands in the ledger already."""
 
 
+class ServiceRefusal(DPBalanceError):
+    """A request that the service does not serve as it is, such as one without its Idempotency-Key."""
+
+
+class Unauthenticated(ServiceRefusal):
+    """No token, or one that is unknown, revoked or over."""
+
+
+class NotFound(ServiceRefusal):
+    """Nothing is there, or nothing that this token may see."""
+
+
+class WrongMethod(ServiceRefusal):
+    """The path is there, but it is not served in this way."""
+
+
+class NotNow(ServiceRefusal):
+    """The same request is under way, or what it is about is over."""
+
+
+class TooLarge(ServiceRefusal):
+    """A request that carries more than one may."""
+
+
+class WrongVersion(ServiceRefusal):
+    """Settings that have been changed since the version this change starts from."""
+
+
+class VersionMissing(ServiceRefusal):
+    """A change of settings that does not say from which version it starts."""
+
+
+class TooMany(ServiceRefusal):
+    """More requests than one token may make."""
+
+
+class Overloaded(DPBalanceError):
+    """A queue is full; nothing was taken in."""
+
+
+class Unreachable(DPBalanceError):
+    """The server does not answer; whether it did what was asked is not known."""
+
+
 class LedgerUnavailable(DPBalanceError):
     """The store could not be reached or did not answer; whether the write happened is not known."""
 
@@ -137,10 +192,21 @@ TABLE: dict[str, Row] = {
     "BlockClosed": Row("DPB-211", 409, 5),
     "NotInLedger": Row("DPB-212", 404, 3),
     "NotAllowed": Row("DPB-213", 403, 5),
-    "KeyReused": Row("DPB-214", 409, 5),
+    "KeyReused": Row("DPB-214", 422, 5),
     "Fenced": Row("DPB-215", 409, 5),
     "WrongStage": Row("DPB-216", 409, 5),
     "AlreadyRegistered": Row("DPB-217", 409, 5),
+    "ServiceRefusal": Row("DPB-400", 400, 4),
+    "Unauthenticated": Row("DPB-401", 401, 8),
+    "NotFound": Row("DPB-404", 404, 3),
+    "WrongMethod": Row("DPB-405", 405, 4),
+    "NotNow": Row("DPB-409", 409, 5),
+    "WrongVersion": Row("DPB-412", 412, 5),
+    "TooLarge": Row("DPB-413", 413, 3),
+    "VersionMissing": Row("DPB-428", 428, 4),
+    "TooMany": Row("DPB-429", 429, 9),
+    "Overloaded": Row("DPB-503", 503, 9),
+    "Unreachable": Row("DPB-504", 503, 7),
     "SolverError": Row("DPB-301", 500, 6),
     "LedgerUnavailable": Row("DPB-310", 503, 7),
     "LedgerDamaged": Row("DPB-311", 500, 7),

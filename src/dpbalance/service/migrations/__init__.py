@@ -1,0 +1,1 @@
+"""How do the service's own tables come about, one version after the other?"""
