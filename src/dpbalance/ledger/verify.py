@@ -10,7 +10,7 @@ import hashlib
 import json
 from collections.abc import Sequence
 from dataclasses import dataclass
-from itertools import groupby
+from itertools import groupby, islice
 from typing import Any
 
 import numpy as np
@@ -178,7 +178,7 @@ class _Check:
             self._wrong(seq, "the grants and denials are not those that were decided")
 
     def _told_blocks(self, seq: int, told: dict[str, Any]) -> None:
-        found = [each for each, _ in zip(self.blocks, range(told["blocks"]), strict=False)]
+        found = list(islice(self.blocks, told["blocks"]))
         ids, names, devices, sorts = zip(*found, strict=True) if found else ((), (), (), ())
         told_names = hashlib.sha256("\n".join(names).encode() + bytes_digest(np.array(devices)).encode()).hexdigest()
         if told_names != told["names"] or list(ids) != list(range(told["first"], told["first"] + told["blocks"])):
@@ -241,5 +241,5 @@ class _Check:
 def _parts(seqs: Numbers) -> dict[int, slice]:
     """Where the rows of each sequence number stand, which are ordered by it."""
     starts = np.flatnonzero(np.diff(seqs, prepend=-1)).tolist()
-    stops: Sequence[int] = [*starts[1:], len(seqs)]
+    stops: Sequence[int] = [*starts[1:], len(seqs)] if starts else []
     return {int(seqs[start]): slice(start, stop) for start, stop in zip(starts, stops, strict=True)}
