@@ -32,6 +32,7 @@ from dpbalance.ledger.requests import (
     State,
     Unlock,
     check_name,
+    units_of,
 )
 from dpbalance.ledger.store import CHUNK, Reader, Store, WallHeld
 from dpbalance.market.block import Block
@@ -139,7 +140,7 @@ class Ledger:
         listed = list(blocks)
         for each in listed:
             check_name("block", each.id)
-            if np.any(np.asarray(each.spent, dtype=np.float64) != 0):
+            if np.any(np.asarray(each.spent) != 0):
                 raise AmountError(f"block {each.id!r} has something spent; a ledger begins with what it charged itself")
         own = devices or {}
         return self.register_arrays(
@@ -393,11 +394,9 @@ class Ledger:
         width = self.store.width
         made = np.zeros((len(amounts), width), dtype=np.int64)
         for at, (name, amount) in enumerate(amounts):
-            units = capacity_units(amount)
-            if units.shape != (() if self.orders is None else (width,)):
-                wanted = "one number" if self.orders is None else f"a list of {width} numbers, one for each order"
-                raise AmountError(f"block {name!r}: an amount must be {wanted}, not {str(amount)[:60]!r}")
-            made[at] = units
+            made[at] = units_of(
+                f"block {name!r}: an amount", amount, None if self.orders is None else width, capacity_units
+            )
         return made
 
     def _nothing(self) -> Epsilon:
