@@ -64,8 +64,6 @@ def open_ledger(
         from dpbalance.ledger.postgres import PostgresStore
 
         store = PostgresStore(url, isolation=isolation)
-    if store.meta.get("format") != FORMAT:
-        raise LedgerDamaged(f"{url} holds {store.meta.get('format')!r}, not {FORMAT!r}")
     signer = Signer(Path(key_file or _key_beside(scheme, place)))
     ledger = Ledger(store, signer, public=store.meta["public_key"], clock=clock)
     if at_least_seq is not None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -15,7 +14,7 @@ from dpbalance.amounts import Units
 from dpbalance.errors import AlreadyRegistered, LedgerDamaged, LedgerUnavailable, OptionError
 from dpbalance.ledger.page import Head
 from dpbalance.ledger.store import CHUNK, Among, Reader, Store, WallHeld, Writer, array_of, head_row, only
-from dpbalance.ledger.tables import amounts, check_width
+from dpbalance.ledger.tables import amounts
 from dpbalance.market.round import Indices
 
 try:
@@ -158,7 +157,7 @@ class PostgresStore(Store):
         except BaseException:
             self._engine.dispose()
             raise
-        self._describe(dict(map(tuple, told)))
+        self.describe(dict(map(tuple, told)))
 
     def _open(self, url: str, isolation: str) -> None:
         if isolation not in ISOLATIONS:
@@ -180,18 +179,12 @@ class PostgresStore(Store):
         )
         self._reading = self._engine.execution_options(isolation_level="REPEATABLE READ", postgresql_readonly=True)
 
-    def _describe(self, told: dict[str, str]) -> None:
-        orders = json.loads(told["orders"])
-        self.meta = told
-        self.orders = None if orders is None else tuple(orders)
-        self.width = check_width(self.orders)
-
     @staticmethod
     def create(url: str, meta: dict[str, str], width: int, *, isolation: str = "locks") -> PostgresStore:
         """New tables in a database that has none of ours."""
         store = PostgresStore.__new__(PostgresStore)
         store._open(url, isolation)
-        store._describe(meta)
+        store.describe(meta)
         with translated(store.url), store._engine.begin() as connection:
             if sa.inspect(connection).has_table("meta"):
                 raise AlreadyRegistered(f"{store.url} holds a ledger already", hint="another database")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager
@@ -23,7 +24,7 @@ from dpbalance.ledger.requests import (
     Request,
     Stage,
 )
-from dpbalance.ledger.tables import amounts, sort_key, tables
+from dpbalance.ledger.tables import FORMAT, amounts, check_width, sort_key, tables
 from dpbalance.market.round import Indices
 
 CHUNK = 50_000
@@ -161,6 +162,18 @@ class Store(ABC):
     @abstractmethod
     def close(self) -> None:
         """Let go of everything."""
+
+    def describe(self, told: dict[str, str]) -> None:
+        """Take over what a ledger says of itself."""
+        try:
+            if told["format"] != FORMAT:
+                raise LedgerDamaged(f"{self.url} holds {told['format']!r}, not {FORMAT!r}")
+            orders = json.loads(told["orders"])
+            self.meta, self.orders = told, None if orders is None else tuple(map(float, orders))
+            _ = bytes.fromhex(told["public_key"])
+        except (KeyError, ValueError, TypeError) as problem:
+            raise LedgerDamaged(f"{self.url} does not say what a ledger says of itself: {problem}") from None
+        self.width = check_width(self.orders)
 
     def write(self, requests: Sequence[Request], decide: Callable[[Page], None]) -> None:
         """Load what these touch, let the book decide, write the effects: one transaction."""
@@ -302,7 +315,10 @@ def chunks(rows: npt.NDArray[np.int64]) -> Iterator[list[Any]]:
 
 def array_of(rows: Iterator[tuple[Any, ...]], width: int) -> npt.NDArray[np.int64]:
     """Rows of whole numbers as one array."""
-    return np.fromiter(chain.from_iterable(rows), dtype=np.int64).reshape(-1, width)
+    try:
+        return np.fromiter(chain.from_iterable(rows), dtype=np.int64).reshape(-1, width)
+    except (TypeError, ValueError, OverflowError) as problem:
+        raise LedgerDamaged(f"a row holds something that is no whole number: {problem}") from None
 
 
 def only(rows: npt.NDArray[np.int64], column: int, chosen: Any) -> npt.NDArray[np.int64]:

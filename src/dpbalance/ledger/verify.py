@@ -64,8 +64,11 @@ class Verdict:
 
 def verify(store: Store, public: str) -> Verdict:
     """Check everything, as of one moment."""
-    with store.reading() as reader:
-        return _Check(reader, public).run()
+    try:
+        with store.reading() as reader:
+            return _Check(reader, public).run()
+    except (ValueError, TypeError, KeyError, IndexError, OverflowError) as problem:
+        raise LedgerDamaged(f"rows cannot be read: {problem}", hint="dpbalance ledger restore") from problem
 
 
 class _Check:
