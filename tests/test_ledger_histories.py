@@ -164,13 +164,10 @@ def looks(ledger: Ledger, mine: dict[str, Any]) -> None:
 
 def charges(ledger: Ledger, mine: dict[str, Any]) -> None:
     round_ = mine["seen"].round
-    left = (
-        round_.available[list(round_.blocks).index(mine["blocks"][0]), 0] / 1e9
-        if mine["blocks"][0] in round_.blocks
-        else 0
-    )
+    first, second = mine["blocks"]
+    left = round_.available[round_.blocks.index(first), 0] / 1e9
     if left > 0:
-        spend(ledger, {mine["blocks"][0]: left, mine["blocks"][1]: 0.1})
+        spend(ledger, {first: left, second: 0.1})
 
 
 def charges_with_token(ledger: Ledger, mine: dict[str, Any]) -> None:

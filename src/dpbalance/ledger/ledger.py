@@ -436,13 +436,22 @@ class Ledger:
                     raise NotInLedger(f"block {str(name)[:256]!r} is not in the ledger", hint="dpbalance block list")
         return [known[name] for name in names]
 
-    def _devices(self, names: Sequence[str]) -> Indices:
+    def unregistered(self, devices: Iterable[str]) -> list[str]:
+        """Those of these devices that are not in the ledger, each once."""
+        distinct = list(dict.fromkeys(devices))
+        known = self._device_numbers(distinct)
+        return [name for name in distinct if name not in known]
+
+    def _device_numbers(self, names: Sequence[str]) -> dict[str, int]:
         with self.store.reading() as reader:
-            number = {
-                name: each
+            return {
+                name: number
                 for at in range(0, len(names), CHUNK)
-                for name, each in reader.rows("device", ["name", "id"], among=("name", names[at : at + CHUNK]))
+                for name, number in reader.rows("device", ["name", "id"], among=("name", names[at : at + CHUNK]))
             }
+
+    def _devices(self, names: Sequence[str]) -> Indices:
+        number = self._device_numbers(names)
         for name in names:
             if name not in number:
                 raise NotInLedger(f"device {name!r} is not in the ledger", hint="registering it first")
