@@ -19,7 +19,7 @@ from benchmarks.peak import peak_kib
 from dpbalance.allocation import Allocation
 from dpbalance.clock import stopwatch
 from dpbalance.errors import LedgerUnavailable
-from dpbalance.ledger import Ask, Decision, Ledger, create_ledger, open_ledger
+from dpbalance.ledger import Ask, Decision, create_ledger, open_ledger
 from dpbalance.market import Block, Round
 from dpbalance.market.workloads import grid_names, numbered
 
@@ -32,11 +32,12 @@ SECONDS = 6.0
 CLIENTS = 64
 DEVICES, WINDOWS = 1_000, 1_000
 GRANTS = 20
+FEW = ("d000/w007", "d000/w008", "d000/w009")
 
 
 def ledger() -> Iterator[Result]:
     """Guarded charges at 64 clients, then everything at a million blocks, on PostgreSQL and on SQLite."""
-    server = PostgresServer("shared_buffers=512MB", "max_wal_size=8GB")
+    server = PostgresServer("shared_buffers=512MB", "wal_compression=on")
     try:
         with tempfile.TemporaryDirectory() as folder:
             yield from _charges(server, Path(folder))
@@ -102,10 +103,11 @@ def _million(kind: str, url: str, folder: Path, server: PostgresServer | None) -
             taken.append(seconds)
             peaks.append(peak_kib() // 1024)
         bar = 15.0 if kind == "postgresql" else 6.0
-        phases = {name: seconds for name, seconds in zip(("first", "second", "third"), taken, strict=True)}
+        phases = dict(zip(("first", "second", "third"), taken, strict=True))
         yield _seconds(f"one allocation on {case}", phases, max(taken), bar, peak_mib=peaks)
-    ready = _ready_after_kill(url, key, server)
-    yield _seconds(f"ready after a kill amid a charge of {case}", {}, ready, 5.0)
+    for amid, bar_ in (("ordinary charges", 5.0), ("a charge of everything", None)):
+        ready = _ready_after_kill(url, key, server, amid)
+        yield _seconds(f"ready after a kill amid {amid}, {case}", {}, ready, bar_)
     with open_ledger(url, key_file=key) as made:
         checked, verdict = _timed(made.verify)
         verdict.demand()
@@ -137,44 +139,49 @@ def _everything(round_: Round) -> Allocation:
     return Allocation(round=given, scheduler="everything", multiple=np.ones(GRANTS))
 
 
-def _ready_after_kill(url: str, key: Path, server: PostgresServer | None) -> float:
-    """Seconds from the kill of whoever was writing a million rows to the next acknowledged charge."""
+def _ready_after_kill(url: str, key: Path, server: PostgresServer | None, amid: str) -> float:
+    """Seconds from the kill of whoever was writing to the next acknowledged charge."""
     if server is None:
-        code = (
-            "import sys; from benchmarks.ledger import _everything; from dpbalance.ledger import open_ledger\n"
-            f"made = open_ledger({url!r}, key_file={str(key)!r}); seen = made.snapshot(now=0.0)\n"
-            "print('now', flush=True); made.charge(_everything(seen.round))"
-        )
-        writer = subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE)
+        command = [sys.executable, "-m", "benchmarks.ledger", "write", url, str(key), amid]
+        writer = subprocess.Popen(command, stdout=subprocess.PIPE)
         assert writer.stdout is not None
         writer.stdout.readline()
         time.sleep(2.0)
         writer.kill()
         writer.wait()
-        return _timed(lambda: _next_charge(url, key))[0]
-    with open_ledger(url, key_file=key) as made:
-        seen = made.snapshot(now=0.0)
-        writing = Thread(target=lambda: _lost(made, seen.round))
-        writing.start()
-        time.sleep(2.0)
-        server.crash()
-        writing.join()
+        writer.stdout.close()
+        return _timed(lambda: _next_charge(url, key, "next"))[0]
+    writing = Thread(target=_write, args=(url, key, amid))
+    writing.start()
+    time.sleep(4.0)
+    server.crash()
+    writing.join()
 
     def again() -> None:
         server.start()
-        _next_charge(url, key)
+        _next_charge(url, key, "next")
 
     return _timed(again)[0]
 
 
-def _lost(made: Ledger, round_: Round) -> None:
-    with suppress(LedgerUnavailable):
-        made.charge(_everything(round_))
+def _write(url: str, key: Path, amid: str) -> None:
+    """Charge until the store is gone, or this process."""
+    with suppress(LedgerUnavailable), open_ledger(url, key_file=key) as made:
+        seen = made.snapshot(now=0.0)
+        print("now", flush=True)
+        while amid == "ordinary charges":
+            made.charge(_one("ordinary"))
+        made.charge(_everything(seen.round))
 
 
-def _next_charge(url: str, key: Path) -> None:
+def _next_charge(url: str, key: Path, name: str) -> None:
     with open_ledger(url, key_file=key) as made:
-        made.charge(Decision.build([Ask(pipeline="next", analyst="x", cost={grid_names(DEVICES, WINDOWS)[7]: 0.01})]))
+        made.charge(_one(name))
+
+
+def _one(name: str) -> Decision:
+    cost = dict.fromkeys(FEW, 1e-6)
+    return Decision.build([Ask(pipeline=name, analyst="x", cost=cost)])
 
 
 def _timed(action):  # type: ignore[no-untyped-def]
@@ -191,6 +198,9 @@ def _seconds(case: str, phases: dict[str, float], figure: float, bar: float | No
 
 
 if __name__ == "__main__":
+    if sys.argv[1:2] == ["write"]:
+        _write(sys.argv[2], Path(sys.argv[3]), sys.argv[4])
+        sys.exit()
     from benchmarks.__main__ import main
 
     sys.exit(main(["ledger", *sys.argv[1:]]))
