@@ -96,7 +96,7 @@ class Ledger:
     def __init__(self, store: Store, signer: Signer, *, public: str, clock: Clock | None = None) -> None:
         self.store, self.public = store, public
         self._signer, self._clock = signer, clock or RealClock()
-        self._commit: GroupCommit[Request, Answer] = GroupCommit(self._run)
+        self._commit: GroupCommit[tuple[Request, str], Answer] = GroupCommit(self._run)
         self._numbers: dict[str, tuple[int, int]] = {}
         self._catalogue = Catalogue(names=(), ids=np.zeros(0, dtype=np.int64))
 
@@ -358,27 +358,27 @@ class Ledger:
 
     def _write(self, request: Request) -> Receipt:
         request.check()
-        answer = self._commit(request)
+        answer = self._commit((request, request.digest()))
         refusal = refusal_of(answer)
         if refusal is not None:
             raise refusal
         return Receipt(seq=answer.seq, kind=answer.kind, told=answer.told)
 
-    def _run(self, batch: Sequence[Request]) -> list[Answer | BaseException]:
+    def _run(self, batch: Sequence[tuple[Request, str]]) -> list[Answer | BaseException]:
         """One transaction for all; if the database refuses it, one for each, so that only the culprit fails."""
         answers: list[Answer | BaseException] = []
 
         def decide_all(page: Page) -> None:
             answers.clear()
             now = self._clock.now()
-            for request in batch:
+            for request, digest in batch:
                 try:
-                    answers.append(decide(page, request, now, self._signer.seal))
+                    answers.append(decide(page, request, digest, now, self._signer.seal))
                 except DPBalanceError as refusal:
                     answers.append(refusal)
 
         try:
-            self.store.write(batch, decide_all)
+            self.store.write([request for request, _ in batch], decide_all)
         except WallHeld as problem:
             if len(batch) > 1:
                 return [self._run([each])[0] for each in batch]
