@@ -133,6 +133,16 @@ def test_denials_are_numbered_beside_grants(place: Place) -> None:
     assert '"left":0.3' in denied.reason
 
 
+def test_a_decision_that_grants_nothing_is_a_decision(place: Place) -> None:
+    ledger = place.create()
+    a, *_ = stocked(ledger)
+    round_ = ledger.snapshot([Pipeline(id="p", analyst="x", demand={a: 2.0})], now=0.0).round
+    receipt = ledger.charge(dpbalance.scheduler("fcfs").decide(round_), key="k")
+    assert (len(receipt.grants), receipt.told["denied"]) == (0, 1)
+    assert [line.stage for line in ledger.statement()] == ["denied"]
+    assert ledger.verify().clean
+
+
 def test_every_write_answers_a_retry_as_it_did_the_first_time(place: Place) -> None:
     ledger = place.create(clock=FakeClock(5.0))
     ledger.register_devices({"d": "ann"}, key="1")

@@ -294,7 +294,12 @@ class Ledger:
         round_ = Round.build(offers, pipelines, orders=self.orders, now=moment, priorities=priorities)
         rank = np.empty(len(place), dtype=np.int64)
         rank[place] = np.arange(len(place))
-        at = rank[self._ids(round_.blocks) - 1]
+        ids = self._ids(round_.blocks)
+        if len(ids) and ids.max() > head.blocks:
+            raise NotInLedger(
+                f"block {round_.blocks[int(np.argmax(ids))]!r} came after this snapshot", hint="another one"
+            )
+        at = rank[ids - 1]
         names = catalogue.names
         kept = state != State.RETIRED
         if not kept.all():
@@ -403,13 +408,15 @@ class Ledger:
         return 0.0 if self.orders is None else (0.0,) * self.store.width
 
     def _all_blocks(self, reader: Reader, count: int) -> Catalogue:
-        if len(self._catalogue.ids) != count:
+        catalogue = self._catalogue  # another thread may put a newer one there
+        if len(catalogue.ids) != count:
             found = list(reader.rows("block", ["name", "id"], order=("sort",)))
             names, ids = zip(*found, strict=True) if found else ((), ())
-            self._catalogue = Catalogue(names=names, ids=np.array(ids, dtype=np.int64))
-            if len(ids) != count or not np.array_equal(np.sort(self._catalogue.ids), np.arange(1, count + 1)):
+            catalogue = Catalogue(names=names, ids=np.array(ids, dtype=np.int64))
+            if len(ids) != count or not np.array_equal(np.sort(catalogue.ids), np.arange(1, count + 1)):
                 raise LedgerDamaged(f"the ledger counts {count} blocks and has {len(ids)}", hint=VERIFY)
-        return self._catalogue
+            self._catalogue = catalogue
+        return catalogue
 
     def _ids(self, names: Sequence[str]) -> Indices:
         """The numbers of these blocks."""

@@ -235,6 +235,8 @@ def translated(url: str) -> Iterator[None]:
     """What SQLAlchemy and psycopg raise, in our own words."""
     try:
         yield
+    except sa.exc.TimeoutError as problem:
+        raise LedgerUnavailable(f"{url}: {problem}", hint="the same request with the same key") from problem
     except (sa.exc.DBAPIError, psycopg.Error) as problem:
         cause = problem.orig if isinstance(problem, sa.exc.DBAPIError) else problem
         told = " ".join(str(cause).split())

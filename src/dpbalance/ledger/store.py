@@ -6,8 +6,9 @@ import json
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import asdict, astuple, dataclass, field, fields
+from dataclasses import asdict, dataclass, field, fields
 from itertools import chain
+from operator import attrgetter
 from typing import Any
 
 import numpy as np
@@ -258,8 +259,8 @@ def _put_balances(writer: Writer, page: Page) -> None:
 def _put_rows(writer: Writer, page: Page) -> None:
     width = writer.width
     columns = tables(width)
-    journal = [astuple(row) for row, _ in page.made]
-    writer.insert("journal", list(columns["journal"]), journal)
+    told = attrgetter(*columns["journal"])
+    writer.insert("journal", list(columns["journal"]), [told(row) for row, _ in page.made])
     claims: list[tuple[Any, ...]] = []
     entries: list[Entries] = []
     first = page.head.claims - sum(len(change.claims) for _, change in page.made) + 1
