@@ -21,7 +21,7 @@ from dpbalance.errors import DPBalanceError, InputError, LedgerDamaged, LedgerUn
 from dpbalance.ledger import Ask, Decision, create_ledger
 from dpbalance.ledger.commit import GroupCommit
 from dpbalance.ledger.copies import restore
-from dpbalance.ledger.tables import ORDERS_MAX
+from dpbalance.ledger.tables import ORDERS_MAX, checks, tables
 
 
 def test_many_rows_go_other_ways_and_come_to_the_same(
@@ -118,6 +118,23 @@ def test_a_writer_of_postgres_waits_only_so_long(
                 with pytest.raises(LedgerUnavailable, match="lock timeout"):
                     spend(ledger, {a: 0.1}, key="k")
             assert spend(ledger, {a: 0.1}, key="k").seq == 3
+
+
+def test_the_migrations_make_the_tables_that_every_store_has(postgres: PostgresServer, tmp_path: Path) -> None:
+    import sqlalchemy
+
+    url = postgres.database()
+    create_ledger(url, orders=[2, 8, 32], key_file=tmp_path / "key").close()
+    engine = sqlalchemy.create_engine(url.replace("postgresql:", "postgresql+psycopg:"))
+    found = sqlalchemy.inspect(engine)
+    for table, columns in tables(3).items():
+        assert {each["name"] for each in found.get_columns(table)} == set(columns)
+    assert {each["name"] for each in found.get_check_constraints("balance")} == set(checks(3))
+    with engine.connect() as connection:
+        assert connection.execute(sqlalchemy.text("SELECT version_num FROM alembic_version")).scalars().all() == [
+            "0001"
+        ]
+    engine.dispose()
 
 
 def test_a_transaction_that_cannot_be_ordered_is_tried_so_often(postgres: PostgresServer, tmp_path: Path) -> None:
