@@ -131,9 +131,8 @@ def test_the_migrations_make_the_tables_that_every_store_has(postgres: PostgresS
         assert {each["name"] for each in found.get_columns(table)} == set(columns)
     assert {each["name"] for each in found.get_check_constraints("balance")} == set(checks(3))
     with engine.connect() as connection:
-        assert connection.execute(sqlalchemy.text("SELECT version_num FROM alembic_version")).scalars().all() == [
-            "0001"
-        ]
+        versions = connection.execute(sqlalchemy.text("SELECT version_num FROM alembic_version")).scalars().all()
+    assert versions == ["0001"]
     engine.dispose()
 
 
