@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 import sqlite3
 import subprocess
 import sys
@@ -87,6 +88,67 @@ def test_more_writes_than_may_wait_are_refused_at_once() -> None:
     for each in threads:
         each.join()
     assert sizes == [1, 2, 1]
+
+
+def test_whoever_is_interrupted_while_waiting_leaves_the_others_in_peace() -> None:
+    begun, go = Event(), Event()
+
+    def run(batch: list[int]) -> list[int]:
+        begun.set()
+        go.wait()
+        return batch
+
+    def interrupt(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    commit: GroupCommit[int, int] = GroupCommit(run)
+    thread = Thread(target=commit, args=(1,))
+    thread.start()
+    begun.wait()
+    before = signal.signal(signal.SIGALRM, interrupt)
+    signal.setitimer(signal.ITIMER_REAL, 0.1)
+    try:
+        with pytest.raises(KeyboardInterrupt):
+            commit(2)
+    finally:
+        signal.signal(signal.SIGALRM, before)
+    go.set()
+    thread.join()
+    assert commit(3) == 3
+
+
+def test_whoever_is_interrupted_while_writing_for_all_says_that_nothing_is_known() -> None:
+    begun, go, told = Event(), Event(), []
+
+    def run(batch: list[int]) -> list[int]:
+        if 1 in batch:
+            begun.set()
+            go.wait()
+        if 2 in batch:
+            raise KeyboardInterrupt
+        return batch
+
+    commit: GroupCommit[int, int] = GroupCommit(run)
+
+    def ask(number: int) -> None:
+        try:
+            told.append(commit(number))
+        except BaseException as problem:
+            told.append(type(problem))
+
+    first = Thread(target=ask, args=(1,))
+    first.start()
+    begun.wait()
+    others = [Thread(target=ask, args=(number,)) for number in (2, 3)]
+    for at, each in enumerate(others, start=1):
+        each.start()
+        while len(commit._waiting) < at:
+            pass
+    go.set()
+    for each in (first, *others):
+        each.join()
+    assert sorted(map(str, told)) == sorted(map(str, [1, KeyboardInterrupt, LedgerUnavailable]))
+    assert commit(4) == 4
 
 
 def test_a_writer_waits_for_another_process_only_so_long(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
