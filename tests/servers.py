@@ -106,6 +106,14 @@ class PostgresServer:
         self._process.send_signal(signal.SIGQUIT)
         self._process.wait()
 
+    def kill_a_backend(self) -> None:
+        """Kill a process of the server that works for a client; the server stops all others and recovers by itself."""
+        with psycopg.connect(self.url("postgres"), autocommit=True) as connection:
+            text = "SELECT pid FROM pg_stat_activity WHERE datname LIKE 'test_%' AND pid <> pg_backend_pid()"
+            found = connection.execute(text).fetchall()
+        assert found, "nobody is connected"
+        os.kill(found[0][0], signal.SIGKILL)
+
     def stop(self) -> None:
         """Stop by the server's own number, and remove everything."""
         assert self._process is not None

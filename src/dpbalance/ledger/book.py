@@ -72,12 +72,11 @@ SETTLED = {
 """What becomes of a grant, by how its run ended. Only what provably never began is given back."""
 
 
-def decide(page: Page, request: Request, now: float, seal: Seal) -> Answer:
+def decide(page: Page, request: Request, digest: str, now: float, seal: Seal) -> Answer:
     """The answer to one request, with the page as it is afterwards; a refusal leaves the page as it was.
 
     A refused charge is a decision, too: it gets a number, and the same key gets the same refusal again.
     """
-    digest = request.digest()
     if request.key is not None and request.key in page.answers:
         return _same(page.answers[request.key], request.key, digest)
     try:

@@ -8,7 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from dpbalance.errors import FileFormatError
+from dpbalance.errors import AlreadyRegistered, FileFormatError
 from dpbalance.ledger.page import JournalRow
 
 
@@ -37,6 +37,8 @@ def new_signer(key_file: Path | None) -> tuple[Signer, str]:
         try:
             with os.fdopen(os.open(key_file, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as file:
                 file.write(pem)
+        except FileExistsError:
+            raise AlreadyRegistered(f"there is a key at {key_file} already", hint="--key-file FILE") from None
         except OSError as problem:
             raise FileFormatError(f"cannot write the key {key_file}: {problem.strerror or problem}") from None
     return Signer(key_file, private), private.public_key().public_bytes_raw().hex()

@@ -32,6 +32,7 @@ from dpbalance.ledger.requests import (
     State,
     Unlock,
     check_name,
+    units_of,
 )
 from dpbalance.ledger.store import CHUNK, Reader, Store, WallHeld
 from dpbalance.market.block import Block
@@ -95,7 +96,7 @@ class Ledger:
     def __init__(self, store: Store, signer: Signer, *, public: str, clock: Clock | None = None) -> None:
         self.store, self.public = store, public
         self._signer, self._clock = signer, clock or RealClock()
-        self._commit: GroupCommit[Request, Answer] = GroupCommit(self._run)
+        self._commit: GroupCommit[tuple[Request, str], Answer] = GroupCommit(self._run)
         self._numbers: dict[str, tuple[int, int]] = {}
         self._catalogue = Catalogue(names=(), ids=np.zeros(0, dtype=np.int64))
 
@@ -139,7 +140,7 @@ class Ledger:
         listed = list(blocks)
         for each in listed:
             check_name("block", each.id)
-            if np.any(np.asarray(each.spent, dtype=np.float64) != 0):
+            if np.any(np.asarray(each.spent) != 0):
                 raise AmountError(f"block {each.id!r} has something spent; a ledger begins with what it charged itself")
         own = devices or {}
         return self.register_arrays(
@@ -293,7 +294,12 @@ class Ledger:
         round_ = Round.build(offers, pipelines, orders=self.orders, now=moment, priorities=priorities)
         rank = np.empty(len(place), dtype=np.int64)
         rank[place] = np.arange(len(place))
-        at = rank[self._ids(round_.blocks) - 1]
+        ids = self._ids(round_.blocks)
+        if len(ids) and ids.max() > head.blocks:
+            raise NotInLedger(
+                f"block {round_.blocks[int(np.argmax(ids))]!r} came after this snapshot", hint="another one"
+            )
+        at = rank[ids - 1]
         names = catalogue.names
         kept = state != State.RETIRED
         if not kept.all():
@@ -357,27 +363,27 @@ class Ledger:
 
     def _write(self, request: Request) -> Receipt:
         request.check()
-        answer = self._commit(request)
+        answer = self._commit((request, request.digest()))
         refusal = refusal_of(answer)
         if refusal is not None:
             raise refusal
         return Receipt(seq=answer.seq, kind=answer.kind, told=answer.told)
 
-    def _run(self, batch: Sequence[Request]) -> list[Answer | BaseException]:
+    def _run(self, batch: Sequence[tuple[Request, str]]) -> list[Answer | BaseException]:
         """One transaction for all; if the database refuses it, one for each, so that only the culprit fails."""
         answers: list[Answer | BaseException] = []
 
         def decide_all(page: Page) -> None:
             answers.clear()
             now = self._clock.now()
-            for request in batch:
+            for request, digest in batch:
                 try:
-                    answers.append(decide(page, request, now, self._signer.seal))
+                    answers.append(decide(page, request, digest, now, self._signer.seal))
                 except DPBalanceError as refusal:
                     answers.append(refusal)
 
         try:
-            self.store.write(batch, decide_all)
+            self.store.write([request for request, _ in batch], decide_all)
         except WallHeld as problem:
             if len(batch) > 1:
                 return [self._run([each])[0] for each in batch]
@@ -393,24 +399,24 @@ class Ledger:
         width = self.store.width
         made = np.zeros((len(amounts), width), dtype=np.int64)
         for at, (name, amount) in enumerate(amounts):
-            units = capacity_units(amount)
-            if units.shape != (() if self.orders is None else (width,)):
-                wanted = "one number" if self.orders is None else f"a list of {width} numbers, one for each order"
-                raise AmountError(f"block {name!r}: an amount must be {wanted}, not {str(amount)[:60]!r}")
-            made[at] = units
+            made[at] = units_of(
+                f"block {name!r}: an amount", amount, None if self.orders is None else width, capacity_units
+            )
         return made
 
     def _nothing(self) -> Epsilon:
         return 0.0 if self.orders is None else (0.0,) * self.store.width
 
     def _all_blocks(self, reader: Reader, count: int) -> Catalogue:
-        if len(self._catalogue.ids) != count:
+        catalogue = self._catalogue  # another thread may put a newer one there
+        if len(catalogue.ids) != count:
             found = list(reader.rows("block", ["name", "id"], order=("sort",)))
             names, ids = zip(*found, strict=True) if found else ((), ())
-            self._catalogue = Catalogue(names=names, ids=np.array(ids, dtype=np.int64))
-            if len(ids) != count or not np.array_equal(np.sort(self._catalogue.ids), np.arange(1, count + 1)):
+            catalogue = Catalogue(names=names, ids=np.array(ids, dtype=np.int64))
+            if len(ids) != count or not np.array_equal(np.sort(catalogue.ids), np.arange(1, count + 1)):
                 raise LedgerDamaged(f"the ledger counts {count} blocks and has {len(ids)}", hint=VERIFY)
-        return self._catalogue
+            self._catalogue = catalogue
+        return catalogue
 
     def _ids(self, names: Sequence[str]) -> Indices:
         """The numbers of these blocks."""
@@ -437,13 +443,22 @@ class Ledger:
                     raise NotInLedger(f"block {str(name)[:256]!r} is not in the ledger", hint="dpbalance block list")
         return [known[name] for name in names]
 
-    def _devices(self, names: Sequence[str]) -> Indices:
+    def unregistered(self, devices: Iterable[str]) -> list[str]:
+        """Those of these devices that are not in the ledger, each once."""
+        distinct = list(dict.fromkeys(devices))
+        known = self._device_numbers(distinct)
+        return [name for name in distinct if name not in known]
+
+    def _device_numbers(self, names: Sequence[str]) -> dict[str, int]:
         with self.store.reading() as reader:
-            number = {
-                name: each
+            return {
+                name: number
                 for at in range(0, len(names), CHUNK)
-                for name, each in reader.rows("device", ["name", "id"], among=("name", names[at : at + CHUNK]))
+                for name, number in reader.rows("device", ["name", "id"], among=("name", names[at : at + CHUNK]))
             }
+
+    def _devices(self, names: Sequence[str]) -> Indices:
+        number = self._device_numbers(names)
         for name in names:
             if name not in number:
                 raise NotInLedger(f"device {name!r} is not in the ledger", hint="registering it first")

@@ -64,12 +64,14 @@ def open_ledger(
         from dpbalance.ledger.postgres import PostgresStore
 
         store = PostgresStore(url, isolation=isolation)
-    if store.meta.get("format") != FORMAT:
-        raise LedgerDamaged(f"{url} holds {store.meta.get('format')!r}, not {FORMAT!r}")
     signer = Signer(Path(key_file or _key_beside(scheme, place)))
     ledger = Ledger(store, signer, public=store.meta["public_key"], clock=clock)
     if at_least_seq is not None:
-        check_seq(ledger.head().seq, at_least_seq, url)
+        try:
+            check_seq(ledger.head().seq, at_least_seq, url)
+        except BaseException:
+            ledger.close()
+            raise
     return ledger
 
 

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import json
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -15,7 +14,7 @@ from dpbalance.amounts import Units
 from dpbalance.errors import AlreadyRegistered, LedgerDamaged, LedgerUnavailable, OptionError
 from dpbalance.ledger.page import Head
 from dpbalance.ledger.store import CHUNK, Among, Reader, Store, WallHeld, Writer, array_of, head_row, only
-from dpbalance.ledger.tables import amounts, check_width
+from dpbalance.ledger.tables import amounts
 from dpbalance.market.round import Indices
 
 try:
@@ -85,7 +84,7 @@ class PostgresWriter(Writer):
             while part := cursor.fetchmany(CHUNK):
                 yield part
 
-    def insert(self, table: str, columns: Sequence[str], rows: Sequence[tuple[Any, ...]]) -> None:
+    def insert(self, table: str, columns: Sequence[str], rows: Iterable[tuple[Any, ...]]) -> None:
         with self._raw.cursor() as cursor, cursor.copy(f"COPY {table} ({', '.join(columns)}) FROM STDIN") as copy:
             for row in rows:
                 copy.write_row(row)
@@ -158,7 +157,7 @@ class PostgresStore(Store):
         except BaseException:
             self._engine.dispose()
             raise
-        self._describe(dict(map(tuple, told)))
+        self.describe(dict(map(tuple, told)))
 
     def _open(self, url: str, isolation: str) -> None:
         if isolation not in ISOLATIONS:
@@ -180,18 +179,12 @@ class PostgresStore(Store):
         )
         self._reading = self._engine.execution_options(isolation_level="REPEATABLE READ", postgresql_readonly=True)
 
-    def _describe(self, told: dict[str, str]) -> None:
-        orders = json.loads(told["orders"])
-        self.meta = told
-        self.orders = None if orders is None else tuple(orders)
-        self.width = check_width(self.orders)
-
     @staticmethod
     def create(url: str, meta: dict[str, str], width: int, *, isolation: str = "locks") -> PostgresStore:
         """New tables in a database that has none of ours."""
         store = PostgresStore.__new__(PostgresStore)
         store._open(url, isolation)
-        store._describe(meta)
+        store.describe(meta)
         with translated(store.url), store._engine.begin() as connection:
             if sa.inspect(connection).has_table("meta"):
                 raise AlreadyRegistered(f"{store.url} holds a ledger already", hint="another database")
@@ -242,6 +235,8 @@ def translated(url: str) -> Iterator[None]:
     """What SQLAlchemy and psycopg raise, in our own words."""
     try:
         yield
+    except sa.exc.TimeoutError as problem:
+        raise LedgerUnavailable(f"{url}: {problem}", hint="the same request with the same key") from problem
     except (sa.exc.DBAPIError, psycopg.Error) as problem:
         cause = problem.orig if isinstance(problem, sa.exc.DBAPIError) else problem
         told = " ".join(str(cause).split())

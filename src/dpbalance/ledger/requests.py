@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import IntEnum
 from typing import Any
@@ -79,6 +79,11 @@ class Decision:
     denied: tuple[Mapping[str, Any], ...] = ()
 
     def __post_init__(self) -> None:
+        for what, names in (("pipeline", self.pipelines), ("analyst", self.analysts), ("scheduler", (self.scheduler,))):
+            for name in names:
+                check_name(what, name)
+        if not len(self.pipelines) == len(self.analysts) == len(self.multiples):
+            raise InputError("every pipeline of a decision has an analyst and a multiple")
         asked = np.bincount(self.owner, minlength=len(self.pipelines)) if self.pipelines else np.zeros(0)
         if len(asked) and not asked.all():
             raise InputError(f"pipeline {self.pipelines[int(np.argmin(asked))]!r} is charged on no block")
@@ -132,10 +137,8 @@ class Decision:
         pairs = [(at, position[name], each.cost[name]) for at, each in enumerate(listed) for name in sorted(each.cost)]
         cost = np.zeros((len(pairs), width), dtype=np.int64)
         for row, (at, place, amount) in enumerate(pairs):
-            if np.shape(amount) != (() if orders is None else (width,)):
-                wanted = "one number" if orders is None else f"a list of {width} numbers"
-                raise AmountError(f"pipeline {listed[at].pipeline!r}: cost of block {blocks[place]!r} must be {wanted}")
-            units = cost_units(amount).reshape(width)
+            what = f"pipeline {listed[at].pipeline!r}: cost of block {blocks[place]!r}"
+            units = units_of(what, amount, None if orders is None else width, cost_units)
             cost[row] = np.maximum(units, 1) if units.any() else units
         return Decision(
             orders=None if orders is None else tuple(orders),
@@ -171,7 +174,10 @@ class Request:
             for each in dataclasses.fields(self)
             if each.name not in ("key", "token", "seen", "names")
         }
-        return hashlib.sha256(canonical([type(self).__name__, told])).hexdigest()
+        try:
+            return hashlib.sha256(canonical([type(self).__name__, told])).hexdigest()
+        except (TypeError, ValueError) as problem:  # an option, a note or a denial that is neither text nor number
+            raise InputError(f"this cannot be written down as JSON: {problem}") from None
 
     def check(self) -> None:
         """Refuse a key or an actor that cannot be stored and read."""
@@ -273,6 +279,18 @@ def shown(units: Any, orders: tuple[float, ...] | None) -> Any:
     """An amount in epsilon: one number, or one for each order."""
     listed = epsilons(units).tolist()
     return listed if orders is not None else listed[0]
+
+
+def units_of(what: str, amount: Any, width: int | None, rounded: Callable[[Any], Units]) -> Units:
+    """Whole units of one amount: one number, or `width` of them; neither text nor truth values."""
+    try:
+        table = np.asarray(amount)
+    except ValueError:
+        table = np.zeros(0)
+    if table.dtype.kind not in "iuf" or table.shape != (() if width is None else (width,)):
+        wanted = "one number" if width is None else f"a list of {width} numbers, one for each order"
+        raise AmountError(f"{what} must be {wanted}, not {str(amount)[:60]!r}")
+    return rounded(table).reshape(-1)
 
 
 def check_name(what: str, name: Any) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import sqlite3
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from threading import RLock
@@ -17,7 +17,7 @@ from dpbalance.amounts import Units
 from dpbalance.errors import LedgerDamaged, LedgerUnavailable, NotInLedger
 from dpbalance.ledger.page import Head
 from dpbalance.ledger.store import CHUNK, Among, Reader, Store, WallHeld, Writer, array_of, chunks, head_row, only
-from dpbalance.ledger.tables import Columns, amounts, check_width, checks, tables
+from dpbalance.ledger.tables import Columns, amounts, checks, tables
 from dpbalance.market.round import Indices
 
 BUSY_S = 30.0
@@ -83,7 +83,7 @@ class SqliteWriter(Writer):
         made = array_of(self.rows(table, columns, order=order), len(columns))
         return only(made, list(columns).index(column), chosen)
 
-    def insert(self, table: str, columns: Sequence[str], rows: Sequence[tuple[Any, ...]]) -> None:
+    def insert(self, table: str, columns: Sequence[str], rows: Iterable[tuple[Any, ...]]) -> None:
         marks = ", ".join("?" * len(columns))
         self._connection.executemany(f"INSERT INTO {table} ({', '.join(columns)}) VALUES ({marks})", rows)
 
@@ -133,16 +133,10 @@ class SqliteStore(Store):
             self._connection = _connect(path)
             try:
                 told = dict(self._connection.execute("SELECT name, value FROM meta"))
-                self._describe(told)
+                self.describe(told)
             except BaseException:
                 self._connection.close()
                 raise
-
-    def _describe(self, told: dict[str, str]) -> None:
-        orders = json.loads(told["orders"])
-        self.meta = told
-        self.orders = None if orders is None else tuple(orders)
-        self.width = check_width(self.orders)
 
     @staticmethod
     def create(path: str, meta: dict[str, str], width: int) -> SqliteStore:
@@ -151,7 +145,7 @@ class SqliteStore(Store):
             store = SqliteStore.__new__(SqliteStore)
             store.path, store.url, store._lock, store._connection = path, "memory:", RLock(), _connect(path)
             _make(store._connection, meta, width)
-            store._describe(meta)
+            store.describe(meta)
             return store
         with translated(f"sqlite:///{path}"):
             connection = _connect(path)

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import json
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import asdict, astuple, dataclass, field, fields
+from dataclasses import asdict, dataclass, field, fields
 from itertools import chain
+from operator import attrgetter
 from typing import Any
 
 import numpy as np
@@ -23,7 +25,7 @@ from dpbalance.ledger.requests import (
     Request,
     Stage,
 )
-from dpbalance.ledger.tables import amounts, sort_key, tables
+from dpbalance.ledger.tables import FORMAT, amounts, check_width, sort_key, tables
 from dpbalance.market.round import Indices
 
 CHUNK = 50_000
@@ -87,7 +89,7 @@ class Writer(Reader):
     """The same inside a transaction that holds the head of the journal."""
 
     @abstractmethod
-    def insert(self, table: str, columns: Sequence[str], rows: Sequence[tuple[Any, ...]]) -> None:
+    def insert(self, table: str, columns: Sequence[str], rows: Iterable[tuple[Any, ...]]) -> None:
         """New rows."""
 
     @abstractmethod
@@ -161,6 +163,18 @@ class Store(ABC):
     @abstractmethod
     def close(self) -> None:
         """Let go of everything."""
+
+    def describe(self, told: dict[str, str]) -> None:
+        """Take over what a ledger says of itself."""
+        try:
+            if told["format"] != FORMAT:
+                raise LedgerDamaged(f"{self.url} holds {told['format']!r}, not {FORMAT!r}")
+            orders = json.loads(told["orders"])
+            self.meta, self.orders = told, None if orders is None else tuple(map(float, orders))
+            _ = bytes.fromhex(told["public_key"])
+        except (KeyError, ValueError, TypeError) as problem:
+            raise LedgerDamaged(f"{self.url} does not say what a ledger says of itself: {problem}") from None
+        self.width = check_width(self.orders)
 
     def write(self, requests: Sequence[Request], decide: Callable[[Page], None]) -> None:
         """Load what these touch, let the book decide, write the effects: one transaction."""
@@ -245,8 +259,8 @@ def _put_balances(writer: Writer, page: Page) -> None:
 def _put_rows(writer: Writer, page: Page) -> None:
     width = writer.width
     columns = tables(width)
-    journal = [astuple(row) for row, _ in page.made]
-    writer.insert("journal", list(columns["journal"]), journal)
+    told = attrgetter(*columns["journal"])
+    writer.insert("journal", list(columns["journal"]), [told(row) for row, _ in page.made])
     claims: list[tuple[Any, ...]] = []
     entries: list[Entries] = []
     first = page.head.claims - sum(len(change.claims) for _, change in page.made) + 1
@@ -294,15 +308,18 @@ def head_row(head: Head) -> dict[str, Any]:
     return asdict(head)
 
 
-def chunks(rows: npt.NDArray[np.int64]) -> Iterator[list[Any]]:
-    """Rows as lists of numbers, so many at a time that memory stays flat."""
+def chunks(rows: npt.NDArray[np.int64]) -> Iterator[Iterator[tuple[Any, ...]]]:
+    """Rows as tuples of numbers, so many at a time that memory stays flat."""
     for at in range(0, len(rows), CHUNK):
-        yield rows[at : at + CHUNK].tolist()
+        yield zip(*(column.tolist() for column in rows[at : at + CHUNK].T), strict=True)
 
 
 def array_of(rows: Iterator[tuple[Any, ...]], width: int) -> npt.NDArray[np.int64]:
     """Rows of whole numbers as one array."""
-    return np.fromiter(chain.from_iterable(rows), dtype=np.int64).reshape(-1, width)
+    try:
+        return np.fromiter(chain.from_iterable(rows), dtype=np.int64).reshape(-1, width)
+    except (TypeError, ValueError, OverflowError) as problem:
+        raise LedgerDamaged(f"a row holds something that is no whole number: {problem}") from None
 
 
 def only(rows: npt.NDArray[np.int64], column: int, chosen: Any) -> npt.NDArray[np.int64]:

@@ -10,7 +10,7 @@ import hashlib
 import json
 from collections.abc import Sequence
 from dataclasses import dataclass
-from itertools import groupby
+from itertools import groupby, islice
 from typing import Any
 
 import numpy as np
@@ -64,8 +64,11 @@ class Verdict:
 
 def verify(store: Store, public: str) -> Verdict:
     """Check everything, as of one moment."""
-    with store.reading() as reader:
-        return _Check(reader, public).run()
+    try:
+        with store.reading() as reader:
+            return _Check(reader, public).run()
+    except (ValueError, TypeError, KeyError, IndexError, OverflowError) as problem:
+        raise LedgerDamaged(f"rows cannot be read: {problem}", hint="dpbalance ledger restore") from problem
 
 
 class _Check:
@@ -131,7 +134,10 @@ class _Check:
             elif not self.signed(row):
                 self._wrong(seq, "the signature is not of this ledger's key")
             before = row.hash
-            self._told(row)
+            try:
+                self._told(row)
+            except (KeyError, ValueError, TypeError, AttributeError):
+                self._wrong(seq, "the row does not say what a row of its kind says")
         if (self.head.seq, self.head.hash) != (seq, before):
             self._wrong(seq, f"the journal ends here, but its head says row {self.head.seq}")
         if self.head.token != self.token:
@@ -178,7 +184,7 @@ class _Check:
             self._wrong(seq, "the grants and denials are not those that were decided")
 
     def _told_blocks(self, seq: int, told: dict[str, Any]) -> None:
-        found = [each for each, _ in zip(self.blocks, range(told["blocks"]), strict=False)]
+        found = list(islice(self.blocks, told["blocks"]))
         ids, names, devices, sorts = zip(*found, strict=True) if found else ((), (), (), ())
         told_names = hashlib.sha256("\n".join(names).encode() + bytes_digest(np.array(devices)).encode()).hexdigest()
         if told_names != told["names"] or list(ids) != list(range(told["first"], told["first"] + told["blocks"])):
@@ -205,7 +211,7 @@ class _Check:
         expected[place[there]] = moved[there, 1]
         for at in np.flatnonzero(stage != expected).tolist():
             is_, should = Stage(int(stage[at])).word, Stage(int(expected[at])).word
-            self._wrong(int(self.claims[at, 1]), f"grant {int(ids[at])} is {is_}, the journal says {should}")
+            self._wrong(0, f"grant {int(ids[at])} is {is_}, the journal says {should}")
 
     def _balances(self) -> int:
         """What is spent of each block, summed from nothing, and what holds for it, from its last row."""
@@ -241,5 +247,5 @@ class _Check:
 def _parts(seqs: Numbers) -> dict[int, slice]:
     """Where the rows of each sequence number stand, which are ordered by it."""
     starts = np.flatnonzero(np.diff(seqs, prepend=-1)).tolist()
-    stops: Sequence[int] = [*starts[1:], len(seqs)]
+    stops: Sequence[int] = [*starts[1:], len(seqs)] if starts else []
     return {int(seqs[start]): slice(start, stop) for start, stop in zip(starts, stops, strict=True)}

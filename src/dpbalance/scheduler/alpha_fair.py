@@ -14,7 +14,7 @@ is searched for, and not certified.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -43,6 +43,9 @@ TOLERANCE = 1e-13
 
 GOOD = 1e-10
 """A certified gap that is good enough not to try another way."""
+
+NEAR = 1e-5
+"""Relatively this near to its cap an analyst is tried on it."""
 
 UNEVEN = 1e-7
 """How far, relatively, anybody's share may be from where its price puts it before another way is tried."""
@@ -180,6 +183,8 @@ def _solved(
         poorest = members[np.argsort(x[members] * scale[members], kind="stable")]
         if columns.top_up(asked.start, asked.row, asked.value, room, asked.upper, poorest, x):
             columns.make_feasible(asked.start, asked.row, asked.value, asked.left, asked.upper, x)
+    if lam is None and 0 < beta < np.inf:
+        x = _on_caps(asked, beta, x, lambda tried: log_welfare(tried[members] * scale[members], beta, problem.mass))
     y = x[members] * scale[members]
     price[:], bound_price[:] = prices[:rows], prices[rows:]
     welfare = log_welfare(y, beta, problem.mass)
@@ -187,6 +192,29 @@ def _solved(
         return Solution(x=x, log_welfare=welfare, gap=None, price=price, bound_price=bound_price)
     proven = certified_gap(y, problem.pull(prices), float(np.sum(prices)), beta, lam, problem.mass)
     return Solution(x=x, log_welfare=welfare, gap=max(proven, 0.0), price=price, bound_price=bound_price)
+
+
+def _on_caps(asked: Asked, beta: float, x: Floats, welfare: Callable[[Floats], float]) -> Floats:
+    """Whoever is a hair below its cap is put on it, and what is left then divided between the others.
+
+    Where a cap and a row bind at the same point neither has a price, and the solver sees such a point only to half its
+    digits; a pipeline that needs exactly its cap would be denied for the rest.
+    """
+    near = (x >= asked.upper * (1.0 - NEAR)) & (x < asked.upper * (1.0 - 1e-12))
+    if not near.any():
+        return x
+    entries = np.repeat(near, np.diff(asked.start))
+    used = np.repeat(np.where(near, asked.upper, 0.0), np.diff(asked.start))[entries] * asked.value[entries]
+    left = asked.left - np.bincount(asked.row[entries], weights=used, minlength=len(asked.left))
+    if not np.min(left) >= 0:
+        return x
+    others = replace(asked, left=left, upper=np.where(near, 0.0, asked.upper))
+    problem, members, scale = others.scaled()
+    tried = np.where(near, asked.upper, 0.0)
+    if len(members):
+        tried[members] = divide(problem, beta, None, Trail())[0] / scale[members]
+    columns.make_feasible(asked.start, asked.row, asked.value, asked.left, asked.upper, tried)
+    return tried if welfare(tried) >= welfare(x) - GOOD else x
 
 
 def divide(problem: Problem, beta: float, lam: float | None, trail: Trail) -> tuple[Floats, Floats]:
