@@ -1,6 +1,14 @@
 """COMMANDS: what can be asked of DPBalance from a terminal?"""
 
-from dpbalance.cli import audit, ledger, replay, reproduce, simulate  # each adds its command to the app
+from dpbalance.cli import (  # each adds its command to the app
+    asking,
+    audit,
+    ledger,
+    replay,
+    reproduce,
+    serving,
+    simulate,
+)
 from dpbalance.cli.app import main
 
-__all__ = ["audit", "ledger", "main", "replay", "reproduce", "simulate"]
+__all__ = ["asking", "audit", "ledger", "main", "replay", "reproduce", "serving", "simulate"]

@@ -35,10 +35,10 @@ REFUSALS = (400, 401, 403, 404, 405, 409, 413, 422, 429, 503)
 
 def make_desk(config: Config, clock: Clock | None = None) -> Desk:
     """Open or make everything that is kept."""
-    ledger = ledger_at(config)
+    clock = clock or RealClock()
+    ledger = ledger_at(config, clock)
     database = Database(config.database)
     database.migrate()
-    clock = clock or RealClock()
     metrics, log = Metrics(), logger(config.log)
     submitting = Submitting(database, clock, ledger.orders)
     return Desk(
@@ -57,16 +57,16 @@ def make_desk(config: Config, clock: Clock | None = None) -> Desk:
     )
 
 
-def ledger_at(config: Config) -> Ledger:
+def ledger_at(config: Config, clock: Clock) -> Ledger:
     """The ledger at this address, or a new one; of replicas that start at once, one makes it."""
     try:
-        return open_ledger(config.database, key_file=config.ledger_key)
+        return open_ledger(config.database, key_file=config.ledger_key, clock=clock)
     except (NotInLedger, LedgerDamaged) as problem:
         with suppress(AlreadyRegistered):
-            return create_ledger(config.database, orders=config.orders, key_file=config.ledger_key)
+            return create_ledger(config.database, orders=config.orders, key_file=config.ledger_key, clock=clock)
         if isinstance(problem, LedgerDamaged):
             raise
-        return open_ledger(config.database, key_file=config.ledger_key)
+        return open_ledger(config.database, key_file=config.ledger_key, clock=clock)
 
 
 def _rows(database: Database, numbers: Sequence[int]) -> list[Any]:

@@ -113,7 +113,7 @@ def read_catalogue(connection: sa.Connection, known: Catalogue | None) -> Catalo
 
 def add_blocks(connection: sa.Connection, rows: list[tuple[str, str]], now: float, parts: int) -> None:
     """Blocks the ledger has taken in; those that are known stay as they are."""
-    known = set()
+    known: set[tuple[str, str]] = set()
     for at in range(0, len(rows), 500):
         devices = {device for device, _ in rows[at : at + 500]}
         found = connection.execute(sa.select(block.c.device, block.c.period).where(block.c.device.in_(devices)))

@@ -63,7 +63,7 @@ async def not_valid(_: Request, error: Exception) -> Response:
     assert isinstance(error, RequestValidationError)
     listed = [{"at": ".".join(map(str, each["loc"])), "why": each["msg"]} for each in error.errors()[:ERRORS_MAX]]
     first = listed[0] if listed else {"at": "", "why": ""}
-    if any(each["at"] == "header.idempotency-key" for each in listed):
+    if any(each["at"].lower() == "header.idempotency-key" for each in listed):
         return problem(
             "ServiceRefusal", "the header Idempotency-Key is missing or no key", "any text that is new", errors=listed
         )

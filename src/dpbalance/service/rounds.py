@@ -112,7 +112,7 @@ class Rounds:
             self._heal_round(int(row.number), json.loads(row.document))
         if self.ledger.head().blocks != known:
             with self.ledger.store.reading() as reader:
-                devices: dict[int, str] = dict(reader.rows("device", ["id", "name"]))  # type: ignore[arg-type]
+                devices: dict[int, str] = dict(reader.rows("device", ["id", "name"]))
                 listed = [
                     (devices[device], name.removeprefix(devices[device]).removeprefix("/"))
                     for name, device in reader.rows("block", ["name", "device"])

@@ -62,7 +62,7 @@ def explained(snapshot: Snapshot, settings: Deciding, pipeline: str, analyst: st
 
 def _without_others(document: Any, analyst: str) -> Any:
     """Amounts stay; whose they are does not."""
-    if isinstance(document, list):
+    if isinstance(document, list | tuple):
         return [_without_others(each, analyst) for each in document]
     if not isinstance(document, dict):
         return document

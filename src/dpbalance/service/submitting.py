@@ -34,7 +34,14 @@ class Submit:
 class _Row(dict[str, Any]):
     """A row that reads like one of the database's."""
 
-    __getattr__ = dict.__getitem__
+    def __getattr__(self, name: str) -> Any:
+        return self[name]
+
+
+class _Rows(list[_Row]):
+    """The rows of one new request."""
+
+    dry_run = False
 
 
 class Submitting:
@@ -62,7 +69,7 @@ class Submitting:
             found = connection.execute(sa.select(analyst.c.name).where(analyst.c.name.in_(names))).scalars()
             analysts = set(found)
             made = [self._rows(each, known, catalogue, analysts, now) for each in batch]
-            count = sum(len(each) for one, each in zip(batch, made, strict=True) if _writes(one, each))
+            count = sum(len(rows) for rows in made if isinstance(rows, _Rows) and not rows.dry_run)
             last = 0
             if count:
                 taken = state.update().values(pipelines=state.c.pipelines + count).returning(state.c.pipelines)
@@ -81,12 +88,14 @@ class Submitting:
         there: Catalogue,
         analysts: set[str],
         now: float,
-    ) -> list[_Row] | dict[str, Any] | Exception:
+    ) -> _Rows | dict[str, Any] | Exception:
         """The rows of a new request, or the answer it had before, or why it is refused."""
         try:
             if (one.owner, one.key) in known:
                 return same(known[one.owner, one.key], one.key, one.digest)
-            return [self._row(name, ask, there, analysts, now) for name, ask in one.asks]
+            rows = _Rows(self._row(name, ask, there, analysts, now) for name, ask in one.asks)
+            rows.dry_run = one.dry_run
+            return rows
         except DPBalanceError as problem:
             return problem
 
@@ -110,13 +119,13 @@ class Submitting:
         )
 
     def _numbered(
-        self, batch: Sequence[Submit], made: list[Any], number: int, now: float
+        self, batch: Sequence[Submit], made: Sequence[_Rows | dict[str, Any] | Exception], number: int, now: float
     ) -> tuple[list[dict[str, Any] | Exception], list[_Row], list[dict[str, Any]]]:
         answers: list[dict[str, Any] | Exception] = []
         rows: list[_Row] = []
         keys = []
         for one, each in zip(batch, made, strict=True):
-            if not isinstance(each, list):
+            if not isinstance(each, _Rows):
                 answers.append(each)
                 continue
             for row in each:
@@ -128,10 +137,6 @@ class Submitting:
             told = {"owner": one.owner, "key": one.key, "digest": one.digest, "created": now}
             keys.append({**told, "answer": json.dumps(answer)})
         return answers, rows, keys
-
-
-def _writes(one: Submit, made: Any) -> bool:
-    return isinstance(made, list) and not one.dry_run
 
 
 def _answer(one: Submit, rows: list[_Row]) -> dict[str, Any]:

@@ -134,7 +134,7 @@ def main() -> None:
     loop = Loop(database, ledger, RealClock(), asked["holder"], _tell, asked["fallback"])
 
     def until_the_end() -> None:
-        while sys.stdin.buffer.raw.read(1):  # type: ignore[attr-defined]
+        while os.read(sys.stdin.fileno(), 1):
             pass
         loop.stopping.set()
 
