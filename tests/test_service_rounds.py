@@ -136,6 +136,20 @@ def test_a_leader_that_was_succeeded_cannot_charge(home: House) -> None:
     assert told["granted"] == 1
 
 
+def test_what_a_leader_writes_down_after_it_was_succeeded_is_undone_by_the_one_that_leads(home: House) -> None:
+    home.market()
+    name = home.submit(0.3)
+    old = home.leader("old")
+    home.clock.sleep(2e6)
+    new = home.leader("new")
+    with pytest.raises(Exception, match="has been succeeded"):
+        home.round(old)  # it was paused meanwhile, and wakes up
+    told = home.round(new)
+    assert told is not None
+    assert told["granted"] == 1
+    assert state_of(home, name) == "granted"
+
+
 def test_a_block_that_is_frozen_between_decision_and_charge_makes_the_round_decide_again(
     home: House, monkeypatch: pytest.MonkeyPatch
 ) -> None:

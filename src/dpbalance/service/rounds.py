@@ -40,29 +40,32 @@ class Pending:
     """The pipelines that wait, read once and kept; pipelines never change, there are only more and fewer of them."""
 
     def __init__(self) -> None:
-        self.through = 0
         self.pipelines: dict[int, Pipeline] = {}
         self.reasons: dict[int, str] = {}
 
     def refresh(self, connection: sa.Connection) -> None:
+        """Let go of those that wait no more, and read those that are new."""
         waiting = pipeline.c.state == PENDING
-        columns = [pipeline.c[each] for each in ("number", "analyst", "submitted", "weight", "loss", "max_multiple")]
-        chosen = sa.select(*columns, pipeline.c.demand, pipeline.c.reason).where(waiting)
-        for row in connection.execute(chosen.where(pipeline.c.number > self.through).order_by(pipeline.c.number)):
-            self.pipelines[row.number] = Pipeline(
-                id=f"p{row.number}",
-                analyst=row.analyst,
-                demand=json.loads(row.demand),
-                submitted=row.submitted,
-                weight=row.weight,
-                loss=row.loss,
-                max_multiple=row.max_multiple,
-            )
-            self.reasons[row.number] = "" if row.reason is None else json.loads(row.reason)["reason"]
         still = set(connection.execute(sa.select(pipeline.c.number).where(waiting)).scalars())
         for gone in self.pipelines.keys() - still:
             del self.pipelines[gone], self.reasons[gone]
-        self.through = max(self.through, *still, 0) if still else self.through
+        new = still - self.pipelines.keys()
+        if not new:
+            return
+        names = ("number", "analyst", "submitted", "weight", "loss", "max_multiple", "demand", "reason")
+        chosen = sa.select(*(pipeline.c[each] for each in names)).where(waiting & (pipeline.c.number >= min(new)))
+        for row in connection.execute(chosen.order_by(pipeline.c.number)):
+            if row.number in new:
+                self.pipelines[row.number] = Pipeline(
+                    id=f"p{row.number}",
+                    analyst=row.analyst,
+                    demand=json.loads(row.demand),
+                    submitted=row.submitted,
+                    weight=row.weight,
+                    loss=row.loss,
+                    max_multiple=row.max_multiple,
+                )
+                self.reasons[row.number] = "" if row.reason is None else json.loads(row.reason)["reason"]
 
 
 def priorities_of(connection: sa.Connection, among: set[str]) -> dict[str, float]:
@@ -105,11 +108,9 @@ class Rounds:
 
     def heal(self) -> None:
         """Finish or undo what another leader left half done, and take in blocks the ledger alone knows."""
+        self._heal_rounds()
         with self.database.reading() as connection:
-            half = connection.execute(sa.select(round_).where(round_.c.state == "charging")).all()
             known = read_state(connection).blocks
-        for row in half:
-            self._heal_round(int(row.number), json.loads(row.document))
         if self.ledger.head().blocks != known:
             with self.ledger.store.reading() as reader:
                 devices: dict[int, str] = dict(reader.rows("device", ["id", "name"]))
@@ -123,6 +124,7 @@ class Rounds:
     def run(self, settings: Settings, *, fallback: str = "") -> dict[str, Any] | None:
         """One round; what is to be told of it, or None when nothing was pending. `fallback` is why another decides."""
         began, now = stopwatch(), self.clock.now()
+        self._heal_rounds()  # one that was paused may wake up, and write down what it may not charge any more
         self._housekeeping(settings, now)
         open_blocks(self.database, self.ledger, settings.rule, now)
         retire_blocks(self.database, self.ledger, settings.retire_after, now)
@@ -263,6 +265,12 @@ class Rounds:
             connection.execute(pipeline.update().where(mine).values(state=PENDING, round=None))
             row = {"state": word, "document": json.dumps(document)}
             connection.execute(round_.update().where(round_.c.number == number).values(row))
+
+    def _heal_rounds(self) -> None:
+        with self.database.reading() as connection:
+            half = connection.execute(sa.select(round_).where(round_.c.state == "charging")).all()
+        for row in half:
+            self._heal_round(int(row.number), json.loads(row.document))
 
     def _heal_round(self, number: int, document: dict[str, Any]) -> None:
         """The ledger knows whether this was charged; no earlier leader can charge it any more."""

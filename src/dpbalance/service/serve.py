@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import sys
 from pathlib import Path
 from typing import Any
@@ -43,6 +44,8 @@ def serve(config: Config) -> None:
     )
     scheme = "http" if config.tls_cert is None else "https"
     print(f"dpbalance: serving {config.database} on {scheme}://{config.host}:{config.port}", file=sys.stderr)
+    for each in (signal.SIGTERM, signal.SIGINT):  # uvicorn raises them once more when it has ended in order
+        signal.signal(each, lambda *_: None)
     server.run()
 
 
