@@ -88,7 +88,8 @@ async def _send(port: int, rate: float, seconds: float, make: Any, sent: Sent) -
 def load(arguments: argparse.Namespace) -> None:
     """The process that sends."""
     ids = json.loads(Path(arguments.ids).read_text())
-    head = f"Host: localhost\r\nAuthorization: Bearer {arguments.token}\r\n"
+    host = "Host: localhost\r\nAuthorization: Bearer "
+    head, seeing = (f"{host}{token}\r\n" for token in arguments.token.split(","))
     body = json.dumps({"devices": {"sample": 5}, "windows": {"latest": 2}, "cost": 50.0})
 
     def submit(at: int) -> bytes:
@@ -97,7 +98,7 @@ def load(arguments: argparse.Namespace) -> None:
         return f"POST /v1/pipelines HTTP/1.1\r\n{head}{more}\r\n\r\n{body}".encode()
 
     def status(at: int) -> bytes:
-        return f"GET /v1/pipelines/{ids[at * 7919 % len(ids)]} HTTP/1.1\r\n{head}\r\n".encode()
+        return f"GET /v1/pipelines/{ids[at * 7919 % len(ids)]} HTTP/1.1\r\n{seeing}\r\n".encode()
 
     submits, reads = Sent(), Sent()
 
@@ -116,7 +117,7 @@ def load(arguments: argparse.Namespace) -> None:
     print(json.dumps(told))
 
 
-def stocked(served: Served) -> tuple[Client, Client, list[str], float]:
+def stocked(served: Served) -> tuple[Client, str, list[str], float]:
     """A market, and 5,000 pipelines that wait because they ask for more than a block will ever hold."""
     client = served.client()
     client.enrol({f"d{at}": None for at in range(100)})
@@ -127,7 +128,7 @@ def stocked(served: Served) -> tuple[Client, Client, list[str], float]:
     ask = {"devices": {"sample": 5}, "windows": {"latest": 2}, "cost": 50.0}
     began = time.perf_counter()
     ids = client.submit_many([{**ask, "analyst": f"a{at % ANALYSTS}"} for at in range(PENDING)])
-    return client, served.client(mine), ids, time.perf_counter() - began
+    return client, mine, ids, time.perf_counter() - began
 
 
 def memory_mib(pid: int) -> float:
@@ -140,7 +141,7 @@ def measure(served: Served, arguments: argparse.Namespace) -> dict[str, Any]:
     client, analyst, ids, bulk = stocked(served)
     client.run_round()
     (served.folder / "ids").write_text(json.dumps(ids))
-    secret = analyst._http.headers["Authorization"].split()[1]
+    secret = f"{analyst},{client.create_token('auditor', 'load')['secret']}"
     rows, acknowledged, memory = [], list(ids), []
     assert served.process is not None
     began = time.monotonic()
