@@ -20,11 +20,11 @@ BODIES: dict[tuple[str, str], Any] = {
     ("POST", "/v1/analysts"): {"name": "new"},
     ("PATCH", "/v1/analysts/{analyst}"): {"priority": 2.0},
     ("POST", "/v1/pipelines"): {**ASK, "analyst": "ana"},
-    ("POST", "/v1/pipelines/batch"): {"pipelines": [{**ASK, "analyst": "ana"}]},
+    ("POST", "/v1/batches"): {"pipelines": [{**ASK, "analyst": "ana"}]},
     ("POST", "/v1/devices"): {"devices": [{"name": "new", "contributor": "maria"}]},
     ("POST", "/v1/blocks"): {"blocks": [{"device": "phone-0", "window": "wed", "budget": 1.0}]},
     ("PATCH", "/v1/devices/{device}/blocks/{window}"): {"state": "frozen"},
-    ("POST", "/v1/rounds/preview"): {"scheduler": "none-such"},
+    ("POST", "/v1/previews"): {"scheduler": "none-such"},
     ("PUT", "/v1/settings"): {},
     ("POST", "/v1/tokens"): {"role": "auditor", "name": "new"},
 }
@@ -158,7 +158,7 @@ def test_a_contributor_owns_its_devices_and_sees_no_others(home: House) -> None:
     assert {(each["analyst"], each["pipeline"]) for each in lines} == {("", "")}
 
 
-CREATES = [(method, path) for method, path in RULES if method == "POST" and path not in ("/v1/rounds/preview",)]
+CREATES = [(method, path) for method, path in RULES if method == "POST" and path not in ("/v1/previews",)]
 
 
 @pytest.mark.parametrize(("method", "path"), CREATES, ids=lambda each: each)
@@ -232,7 +232,7 @@ def test_one_bad_pipeline_refuses_its_batch_and_no_other(home: House) -> None:
         for key, cost in (("good", 0.1), ("bad", [0.1])):
             body = {"pipelines": [ASK, {**ASK, "cost": cost}]}
             headers = {"Authorization": f"Bearer {home.tokens['analyst']}", "Idempotency-Key": key}
-            made.append(home.http.post("/v1/pipelines/batch", json=body, headers=headers))
+            made.append(home.http.post("/v1/batches", json=body, headers=headers))
         return await asyncio.gather(*made)
 
     good, bad = home.runner.run(both())

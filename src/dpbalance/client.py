@@ -81,7 +81,7 @@ class _Calls:
         return self.create("/v1/pipelines", dict(ask), key)
 
     def submit_many(self, asks: Iterable[Mapping[str, Any]], key: str | None) -> _Call:
-        return self.create("/v1/pipelines/batch", {"pipelines": [dict(each) for each in asks]}, key)
+        return self.create("/v1/batches", {"pipelines": [dict(each) for each in asks]}, key)
 
     def enrol(self, devices: Mapping[str, str | None], key: str | None) -> _Call:
         listed = [{"name": name} | ({"contributor": owner} if owner else {}) for name, owner in devices.items()]
@@ -221,7 +221,7 @@ class Client:
 
     def preview(self, **by: Any) -> Json:
         """What any scheduler, beta, lam and options would decide now."""
-        told: Json = self.call(_Call(method="POST", path="/v1/rounds/preview", body=by))
+        told: Json = self.call(_Call(method="POST", path="/v1/previews", body=by))
         return told
 
     def grant(self, number: int) -> Json:

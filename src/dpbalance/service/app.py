@@ -17,7 +17,7 @@ from dpbalance import __version__
 from dpbalance.clock import Clock, RealClock
 from dpbalance.errors import AlreadyRegistered, DPBalanceError, LedgerDamaged, NotInLedger
 from dpbalance.ledger import Ledger, create_ledger, open_ledger
-from dpbalance.service import models, problems, routes_house, routes_work
+from dpbalance.service import problems, routes_health, routes_house, routes_work
 from dpbalance.service.access import RULES, Door
 from dpbalance.service.batching import Batches
 from dpbalance.service.config import Config
@@ -100,13 +100,14 @@ def make_app(desk: Desk, *, rounds: bool = True) -> FastAPI:
         version=__version__,
         description="Privacy budget, spent efficiently and shared fairly.",
         lifespan=lifespan,
-        dependencies=[Depends(HTTPBearer(auto_error=False, description="A token of `dpbalance token create`."))],
-        responses={status: {"model": models.Problem, "content": {problems.MEDIA: {}}} for status in REFUSALS},
         redirect_slashes=False,
     )
     app.state.desk = desk
-    app.include_router(routes_house.router)
-    app.include_router(routes_work.router)
+    bearer = Depends(HTTPBearer(auto_error=False, description="A token of `dpbalance token create`."))
+    refusals: dict[int | str, dict[str, Any]] = dict.fromkeys(REFUSALS, routes_house.PROBLEM)
+    for each in (routes_house, routes_work):
+        app.include_router(each.router, dependencies=[bearer], responses=refusals)
+    app.include_router(routes_health.router, responses={405: routes_house.PROBLEM})
     app.add_exception_handler(DPBalanceError, problems.refused)
     app.add_exception_handler(RequestValidationError, problems.not_valid)
     app.add_exception_handler(HTTPException, problems.not_http)

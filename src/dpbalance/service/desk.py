@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import base64
 import binascii
+import json
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Annotated, Any
@@ -142,6 +143,17 @@ def number_of(name: str) -> int:
 def nothing() -> NotFound:
     """The same for what is not there and for what this token may not see."""
     return NotFound("there is no such thing, or this token may not see it")
+
+
+def as_json(document: Any, status: int = 200) -> Response:
+    """An answer that is JSON already: nothing is validated twice on the way of a submit or a status read."""
+    return Response(json.dumps(document), status, media_type="application/json")
+
+
+def linked(status: int, parameter: str, found: str, *operations: str) -> dict[int | str, dict[str, Any]]:
+    """Which operations go on from what an answer names, as OpenAPI links."""
+    parameters = {parameter: f"$response.{found}"}
+    return {status: {"links": {name: {"operationId": name, "parameters": parameters} for name in operations}}}
 
 
 def put_etag(response: Response, version: int) -> None:

@@ -78,13 +78,14 @@ class Ask(Strict):
     model_config = ConfigDict(
         json_schema_extra={
             "examples": [
-                {"devices": "all", "windows": {"latest": 2}, "cost": 0.1, "weight": 2.0},
+                {"analyst": "ana", "devices": "all", "windows": {"latest": 2}, "cost": 0.1, "weight": 2.0},
                 {
+                    "analyst": "ana",
                     "devices": {"share": 0.5},
                     "windows": {"latest": 1},
                     "cost": {"recipe": "subsampled-gaussian", "noise_multiplier": 1.1, "sampling_rate": 0.01},
                 },
-                {"blocks": {"phone-1/monday": 0.2}, "max_multiple": 1.0},
+                {"analyst": "ana", "blocks": {"phone-1/monday": 0.2}, "max_multiple": 1.0},
             ]
         }
     )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from typing import Any
 
 from fastapi import Request
@@ -50,12 +51,24 @@ async def refused(_: Request, error: Exception) -> Response:
     return problem(type(error).__name__, error.message, error.hint)
 
 
-async def not_http(_: Request, error: Exception) -> Response:
+async def not_http(request: Request, error: Exception) -> Response:
     """What the framework refuses."""
     assert isinstance(error, HTTPException)
+    headers = dict(error.headers or {})
+    if error.status_code == 405:
+        headers["Allow"] = ", ".join(sorted(_served(request)))
     name = OF_STATUS.get(error.status_code, "ServiceRefusal")
     detail = SENTENCES.get(error.status_code, str(error.detail))
-    return problem(name, detail, headers=dict(error.headers or {}))
+    return problem(name, detail, headers=headers)
+
+
+def _served(request: Request) -> set[str]:
+    """Every method in which this path is served; the framework knows one route at a time."""
+    document = request.app.openapi()["paths"]
+    for path, operations in document.items():
+        if re.fullmatch(re.sub(r"{[^}]+}", "[^/]+", path), request.url.path):
+            return {each.upper() for each in operations}
+    return set()
 
 
 async def not_valid(_: Request, error: Exception) -> Response:

@@ -12,7 +12,7 @@ import sqlalchemy as sa
 from fastapi import APIRouter, Header, Path, Query, Request, Response
 
 from dpbalance.clock import secret
-from dpbalance.errors import AlreadyRegistered, DPBalanceError, NotAllowed, VersionMissing, WrongVersion
+from dpbalance.errors import AlreadyRegistered, NotAllowed, VersionMissing, WrongVersion
 from dpbalance.ledger import Ledger
 from dpbalance.ledger.requests import shown as amount_shown
 from dpbalance.market import Block
@@ -29,16 +29,20 @@ from dpbalance.service.desk import (
     Limit,
     Who,
     after,
+    as_json,
+    linked,
     nothing,
     page,
     put_etag,
 )
 from dpbalance.service.keeping import add_blocks, read_settings, read_state
-from dpbalance.service.routes_work import as_json
+from dpbalance.service.problems import MEDIA
 from dpbalance.service.settings import Settings
 from dpbalance.service.tables import analyst, block, state, token
 
 router = APIRouter()
+
+PROBLEM: dict[str, Any] = {"model": models.Problem, "content": {MEDIA: {}}}
 
 PathName = Annotated[str, Path(pattern=models.PATTERN)]
 
@@ -49,7 +53,13 @@ async def whoami(who: Who) -> Response:
     return as_json({"role": who.role, "name": who.name})
 
 
-@router.post("/v1/analysts", status_code=201, response_model=models.Analyst, operation_id="add_analyst")
+@router.post(
+    "/v1/analysts",
+    status_code=201,
+    response_model=models.Analyst,
+    operation_id="add_analyst",
+    responses=linked(201, "analyst", "body#/name", "show_analyst", "set_priority"),
+)
 async def add_analyst(
     desk: Here, who: Who, request: Request, key: IdempotencyKey, new: models.NewAnalyst, dry_run: DryRun = False
 ) -> Response:
@@ -66,7 +76,12 @@ async def add_analyst(
     return as_json(await desk.once(who, key, request, work), 201)
 
 
-@router.get("/v1/analysts", response_model=models.Analysts, operation_id="list_analysts")
+@router.get(
+    "/v1/analysts",
+    response_model=models.Analysts,
+    operation_id="list_analysts",
+    responses=linked(200, "analyst", "body#/items/0/name", "show_analyst"),
+)
 async def list_analysts(desk: Here, who: Who, limit: Limit, cursor: Cursor = None) -> Response:
     """List analysts; an analyst sees itself."""
     chosen = sa.select(analyst).where(analyst.c.name > after(cursor, str)).order_by(analyst.c.name).limit(limit + 1)
@@ -99,6 +114,22 @@ async def set_priority(desk: Here, who: Who, analyst: PathName, new: models.Prio
 
 def _set_priority(connection: sa.Connection, name: str, priority: float) -> None:
     connection.execute(analyst.update().where(analyst.c.name == name).values(priority=priority))
+
+
+BLOCK_LINKS: dict[int | str, dict[str, Any]] = {
+    200: {
+        "links": {
+            name: {
+                "operationId": name,
+                "parameters": {
+                    "device": "$response.body#/items/0/device",
+                    "window": "$response.body#/items/0/window",
+                },
+            }
+            for name in ("show_block", "change_block")
+        }
+    }
+}
 
 
 def _ledger_key(who: Caller, key: str) -> str:
@@ -138,7 +169,12 @@ def _visible(who: Caller, device: dict[str, str]) -> dict[str, str]:
     return device if who.role != "analyst" else {**device, "contributor": ""}
 
 
-@router.get("/v1/devices", response_model=models.Devices, operation_id="list_devices")
+@router.get(
+    "/v1/devices",
+    response_model=models.Devices,
+    operation_id="list_devices",
+    responses=linked(200, "device", "body#/items/0/name", "show_device"),
+)
 async def list_devices(desk: Here, who: Who, limit: Limit, cursor: Cursor = None) -> Response:
     """List devices; a contributor sees its own."""
     first = after(cursor, str)
@@ -209,7 +245,7 @@ def _blocks(ledger: Ledger, rows: list[Any]) -> list[dict[str, Any]]:
     ]
 
 
-@router.get("/v1/blocks", response_model=models.Blocks, operation_id="list_blocks")
+@router.get("/v1/blocks", response_model=models.Blocks, operation_id="list_blocks", responses=BLOCK_LINKS)
 async def list_blocks(
     desk: Here,
     who: Who,
@@ -277,7 +313,9 @@ async def show_settings(desk: Here, who: Who) -> Response:
     return response
 
 
-@router.put("/v1/settings", response_model=Settings, operation_id="put_settings")
+@router.put(
+    "/v1/settings", response_model=Settings, operation_id="put_settings", responses={412: PROBLEM, 428: PROBLEM}
+)
 async def put_settings(
     desk: Here,
     who: Who,
@@ -331,7 +369,13 @@ def make_token(connection: sa.Connection, new: models.NewToken, now: float) -> d
     return {**{name: value for name, value in row.items() if name != "hash"}, "secret": made}
 
 
-@router.post("/v1/tokens", status_code=201, response_model=models.MadeToken, operation_id="create_token")
+@router.post(
+    "/v1/tokens",
+    status_code=201,
+    response_model=models.MadeToken,
+    operation_id="create_token",
+    responses=linked(201, "token", "body#/id", "revoke_token"),
+)
 async def create_token(desk: Here, who: Who, request: Request, key: IdempotencyKey, new: models.NewToken) -> Response:
     """Make a token; its secret is shown this once."""
     shown: dict[str, str] = {}
@@ -367,31 +411,3 @@ def _revoke(connection: sa.Connection, name: str, now: float) -> Any:
     mine = (token.c.id == name) & token.c.revoked.is_(None)
     connection.execute(token.update().where(mine).values(revoked=now))
     return connection.execute(sa.select(token).where(token.c.id == name)).one_or_none()
-
-
-@router.get("/healthz", response_model=models.Health, operation_id="healthz")
-async def healthz() -> Response:
-    """Say that the web process answers."""
-    return as_json({"ok": True, "checks": {}})
-
-
-@router.get("/readyz", response_model=models.Health, operation_id="readyz", responses={503: {"model": models.Health}})
-async def readyz(desk: Here) -> Response:
-    """Say whether database, ledger and rounds are there."""
-    checks = {}
-    for name, work in (("database", desk.read(read_state)), ("ledger", asyncio.to_thread(desk.ledger.head))):
-        try:
-            await work
-            checks[name] = "ok"
-        except DPBalanceError as problem:
-            checks[name] = problem.row.code
-    checks["rounds"] = "ok" if desk.supervisor.ready.is_set() else "starting"
-    ok = all(each == "ok" for each in checks.values())
-    return as_json({"ok": ok, "checks": checks}, 200 if ok else 503)
-
-
-@router.get("/metrics", operation_id="metrics", response_class=Response)
-async def metrics(desk: Here) -> Response:
-    """Prometheus."""
-    desk.metrics.queue.set(desk.submits.length)
-    return Response(desk.metrics.text(), media_type="text/plain; version=0.0.4")

@@ -22,7 +22,9 @@ from dpbalance.service.desk import (
     Limit,
     Who,
     after,
+    as_json,
     body_text,
+    linked,
     nothing,
     number_of,
     page,
@@ -37,12 +39,6 @@ PipelineId = Annotated[str, Path(pattern=r"^p[0-9]{1,18}$", examples=["p1"])]
 Number = Annotated[int, Path(ge=1, le=2**62)]
 RUN_NOW_S = 30.0
 """So long a client that asks for a round waits for it; it runs all the same."""
-
-LINK = {
-    "show": {"operationId": "show_pipeline", "parameters": {"pipeline": "$response.body#/id"}},
-    "cancel": {"operationId": "cancel_pipeline", "parameters": {"pipeline": "$response.body#/id"}},
-    "explain": {"operationId": "explain_pipeline", "parameters": {"pipeline": "$response.body#/id"}},
-}
 
 
 async def _submit(
@@ -62,17 +58,12 @@ async def _submit(
     return made
 
 
-def as_json(document: Any, status: int = 200) -> Response:
-    """An answer that is JSON already: nothing is validated twice on the way of a submit or a status read."""
-    return Response(json.dumps(document), status, media_type="application/json")
-
-
 @router.post(
     "/v1/pipelines",
     status_code=201,
     response_model=models.Pipeline,
     operation_id="submit",
-    responses={201: {"links": LINK}},
+    responses=linked(201, "pipeline", "body#/id", "show_pipeline", "cancel_pipeline", "explain_pipeline"),
 )
 async def submit(
     desk: Here, who: Who, request: Request, key: IdempotencyKey, ask: models.Ask, dry_run: DryRun = False
@@ -81,7 +72,7 @@ async def submit(
     return as_json(await _submit(desk, who, request, key, [ask], False, dry_run), 201)
 
 
-@router.post("/v1/pipelines/batch", status_code=201, response_model=models.Accepted, operation_id="submit_many")
+@router.post("/v1/batches", status_code=201, response_model=models.Accepted, operation_id="submit_many")
 async def submit_many(
     desk: Here, who: Who, request: Request, key: IdempotencyKey, asks: models.Asks, dry_run: DryRun = False
 ) -> Response:
@@ -168,7 +159,12 @@ def round_shown(row: Any, who: Caller, whole: bool) -> dict[str, Any]:
     return {**head, **kept, **(listed if whole else {})}
 
 
-@router.get("/v1/rounds", response_model=models.Rounds, operation_id="list_rounds")
+@router.get(
+    "/v1/rounds",
+    response_model=models.Rounds,
+    operation_id="list_rounds",
+    responses=linked(200, "number", "body#/items/0/number", "show_round"),
+)
 async def list_rounds(desk: Here, who: Who, limit: Limit, cursor: Cursor = None) -> Response:
     """List rounds, the newest first."""
     chosen = sa.select(round_).order_by(round_.c.number.desc()).limit(limit + 1)
@@ -178,7 +174,12 @@ async def list_rounds(desk: Here, who: Who, limit: Limit, cursor: Cursor = None)
     return as_json(page([round_shown(each, who, False) for each in rows], limit, lambda each: each["number"]))
 
 
-@router.post("/v1/rounds", response_model=models.Ran, operation_id="run_round")
+@router.post(
+    "/v1/rounds",
+    response_model=models.Ran,
+    operation_id="run_round",
+    responses=linked(200, "number", "body#/round", "show_round"),
+)
 async def run_round(desk: Here, who: Who, key: IdempotencyKey, request: Request) -> Response:
     """Run a round now, and wait for it: everything that was submitted before takes part."""
 
@@ -195,7 +196,7 @@ async def run_round(desk: Here, who: Who, key: IdempotencyKey, request: Request)
         await asyncio.sleep(0.02)
 
 
-@router.post("/v1/rounds/preview", response_model=models.Compared, operation_id="preview_round")
+@router.post("/v1/previews", response_model=models.Compared, operation_id="preview_round")
 async def preview_round(desk: Here, who: Who, by: models.Preview) -> Response:
     """Show what would be decided now, by any scheduler and preferences, against the present settings."""
     await asyncio.to_thread(by.decider)
@@ -217,7 +218,12 @@ def _grant(row: Any) -> dict[str, Any]:
     return {"grant": row.claim, "pipeline": f"p{row.number}", **{name: getattr(row, name) for name in kept}}
 
 
-@router.get("/v1/grants", response_model=models.Grants, operation_id="list_grants")
+@router.get(
+    "/v1/grants",
+    response_model=models.Grants,
+    operation_id="list_grants",
+    responses=linked(200, "grant", "body#/items/0/grant", "show_grant"),
+)
 async def list_grants(desk: Here, who: Who, limit: Limit, cursor: Cursor = None) -> Response:
     """List what was granted."""
     chosen = sa.select(*SHOWN_COLUMNS).where(pipeline.c.claim > after(cursor)).order_by(pipeline.c.claim)

@@ -1,0 +1,119 @@
+"""Does a newcomer's path work as the README has it, and does a server start as it was told?"""
+
+import os
+import re
+import shlex
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+from served import free_port, until
+
+from dpbalance.errors import FileFormatError, OptionError
+from dpbalance.service.config import Config, commented, load_config
+from dpbalance.service.settings import Settings
+
+ROOT = Path(__file__).parents[1]
+NEWCOMER_S = 300.0
+
+
+def test_a_newcomers_path_from_the_readme_ends_in_grants_and_an_explained_denial(tmp_path: Path) -> None:
+    readme = (ROOT / "README.md").read_text(encoding="utf-8")
+    found = re.search(r"<!-- newcomer -->\n```\n(.*?)```", readme, re.DOTALL)
+    assert found
+    typed = [line[2:] for line in found.group(1).splitlines() if line.startswith("$ ")]
+    port = str(free_port())
+    environment = {**os.environ, "DPBALANCE_PORT": port, "DPBALANCE_SERVER": f"http://127.0.0.1:{port}"}
+    began = time.monotonic()
+    told: dict[str, str] = {}
+    server = None
+    try:
+        for line in typed:
+            words = shlex.split(line.removesuffix(" &"))
+            assert words[0] == ".venv/bin/dpbalance"
+            command = [sys.executable, "-m", "dpbalance", *words[1:]]
+            if line.endswith("&"):
+                server = subprocess.Popen(command, cwd=tmp_path, env=environment, stderr=subprocess.DEVNULL)
+                until(60, (tmp_path / "operator.token").exists)
+                continue
+            ended = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, check=False)
+            assert ended.returncode == 0, (line, ended.stderr)
+            told[line] = ended.stdout
+    finally:
+        assert server is not None
+        server.send_signal(signal.SIGTERM)
+        server.wait(30)
+    assert time.monotonic() - began < NEWCOMER_S
+    listed = told[".venv/bin/dpbalance list"]
+    assert "granted" in listed
+    assert told[".venv/bin/dpbalance pipeline explain p3"].startswith("p3 is denied: ")
+
+
+def test_a_flag_wins_over_the_environment_and_that_over_the_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file = tmp_path / "dpbalance.toml"
+    file.write_text("port = 1111\nrate = 5.0\n", encoding="utf-8")
+    monkeypatch.chdir(tmp_path)
+    assert (load_config().port, load_config().rate) == (1111, 5.0)
+    monkeypatch.setenv("DPBALANCE_PORT", "2222")
+    assert (load_config().port, load_config().rate) == (2222, 5.0)
+    assert load_config(port=3333).port == 3333
+    monkeypatch.setenv("DPBALANCE_PORT", "many")
+    with pytest.raises(OptionError, match="port"):
+        load_config()
+
+
+def test_a_file_with_an_unknown_setting_or_none_at_all_is_refused(tmp_path: Path) -> None:
+    file = tmp_path / "other.toml"
+    with pytest.raises(FileFormatError, match="cannot read"):
+        load_config(file)
+    file.write_text("prot = 1", encoding="utf-8")
+    with pytest.raises(OptionError, match="prot"):
+        load_config(file)
+
+
+def test_the_commented_file_names_every_setting_and_is_read_as_the_defaults(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("DPBALANCE_DATABASE", raising=False)
+    file = tmp_path / "dpbalance.toml"
+    file.write_text(commented(), encoding="utf-8")
+    assert load_config(file) == Config()
+    for name in Config.model_fields:
+        assert f"\n# {name} = " in commented()
+
+
+def test_off_loopback_a_server_wants_tls_or_to_be_told_otherwise(tmp_path: Path) -> None:
+    pem = tmp_path / "pem"
+    pem.touch()
+    with pytest.raises(OptionError, match="reached from elsewhere"):
+        load_config(host="0.0.0.0")
+    with pytest.raises(OptionError, match="both a certificate and its key"):
+        load_config(tls_cert=pem)
+    with pytest.raises(OptionError, match="no file"):
+        load_config(tls_cert=pem, tls_key=tmp_path / "none")
+    assert load_config(host="0.0.0.0", insecure=True).insecure
+    assert load_config(host="0.0.0.0", tls_cert=pem, tls_key=pem).tls_cert == pem
+    assert load_config(host="localhost").host == "localhost"
+
+
+@pytest.mark.parametrize("kind", [Config, Settings], ids=["config", "settings"])
+def test_every_setting_is_documented_with_its_default(kind: type[Config] | type[Settings]) -> None:
+    page = (ROOT / "docs" / "service.md").read_text(encoding="utf-8")
+    for name, field in kind.model_fields.items():
+        row = re.search(rf"^\| `{name}` \|.*\| `([^`]*)` \|$", page, re.MULTILINE)
+        assert row, name
+        assert row.group(1) == str(field.default).lower(), name
+
+
+def test_every_metric_is_documented() -> None:
+    from dpbalance.service.metrics import Metrics
+
+    page = (ROOT / "docs" / "service.md").read_text(encoding="utf-8")
+    for family in Metrics().registry.collect():
+        name = f"{family.name}_total" if family.type == "counter" else family.name
+        assert f"| `{name}` |" in page, name
