@@ -28,10 +28,10 @@ def free_port() -> int:
 class Served:
     """One server: a web process with its round process."""
 
-    def __init__(self, folder: Path, database: str = "", **settings: Any) -> None:
+    def __init__(self, folder: Path, database: str = "", scheme: str = "http", **settings: Any) -> None:
         self.folder, self.port = folder, free_port()
         self.database = database or f"sqlite:///{folder / 'budget.db'}"
-        self.url = f"http://127.0.0.1:{self.port}"
+        self.url = f"{scheme}://127.0.0.1:{self.port}"
         self.log = folder / f"log-{self.port}"
         self.settings = settings
         self.process: subprocess.Popen[bytes] | None = None
@@ -59,12 +59,16 @@ class Served:
 
     def is_ready(self) -> bool:
         try:
-            return httpx.get(f"{self.url}/readyz", trust_env=False).status_code == 200
+            return httpx.get(f"{self.url}/readyz", trust_env=False, verify=False).status_code == 200
         except httpx.TransportError:
             return False
 
+    @property
+    def token(self) -> str:
+        return (self.folder / "operator.token").read_text().strip()
+
     def client(self, token: str = "", **more: Any) -> Client:
-        self.clients.append(Client(self.url, token or (self.folder / "operator.token").read_text().strip(), **more))
+        self.clients.append(Client(self.url, token or self.token, **more))
         return self.clients[-1]
 
     def events(self, name: str) -> list[dict[str, Any]]:

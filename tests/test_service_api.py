@@ -332,6 +332,20 @@ def test_every_bound_holds(
             assert answer.headers["retry-after"] == "1"
 
 
+def test_more_requests_at_once_than_may_be_are_told_to_come_again(tmp_path: Path) -> None:
+    with house(tmp_path, connections_max=1) as home:
+        header = {"Authorization": f"Bearer {home.tokens['operator']}"}
+
+        async def both() -> list[Any]:
+            return await asyncio.gather(*(home.http.get("/v1/whoami", headers=header) for _ in range(2)))
+
+        good, late = sorted(home.runner.run(both()), key=lambda each: each.status_code)
+        assert good.status_code == 200
+        problem(late, "Overloaded")
+        assert late.headers["retry-after"] == "1"
+        assert home.made("GET", "/v1/whoami")["role"] == "operator"
+
+
 def test_a_body_without_a_length_is_bounded_too(tmp_path: Path) -> None:
     with house(tmp_path, body_max=2_000) as home:
 

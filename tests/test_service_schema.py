@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from served import Served
 
-EXAMPLES = int(os.environ.get("DPBALANCE_TEST_EXAMPLES", "12"))
+EXAMPLES = int(os.environ.get("DPB_SERVICE_EXAMPLES", "12"))
 """Of each endpoint; `make soak` tries many more."""
 
 

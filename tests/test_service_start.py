@@ -1,23 +1,33 @@
 """Does a newcomer's path work as the README has it, and does a server start as it was told?"""
 
+import datetime
+import ipaddress
 import os
 import re
 import shlex
 import signal
+import ssl
 import subprocess
 import sys
 import time
 from pathlib import Path
 
 import pytest
-from served import free_port, until
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
+from cryptography.x509.oid import NameOID
+from served import Served, free_port, until
 
-from dpbalance.errors import FileFormatError, OptionError
+from dpbalance.client import CALLS, Client
+from dpbalance.errors import FileFormatError, OptionError, Unreachable
 from dpbalance.service.config import Config, commented, load_config
 from dpbalance.service.settings import Settings
 
 ROOT = Path(__file__).parents[1]
 NEWCOMER_S = 300.0
+DAY = datetime.timedelta(days=1)
 
 
 def test_a_newcomers_path_from_the_readme_ends_in_grants_and_an_explained_denial(tmp_path: Path) -> None:
@@ -117,3 +127,33 @@ def test_every_metric_is_documented() -> None:
     for family in Metrics().registry.collect():
         name = f"{family.name}_total" if family.type == "counter" else family.name
         assert f"| `{name}` |" in page, name
+
+
+def test_a_server_with_a_certificate_speaks_https_alone(tmp_path: Path) -> None:
+    certificate, key = _certificate(tmp_path)
+    served = Served(tmp_path, scheme="https", tls_cert=certificate, tls_key=key)
+    try:
+        with Client(served.url, served.token, verify=ssl.create_default_context(cafile=str(certificate))) as client:
+            assert client.call(CALLS.get("/v1/whoami"))["role"] == "operator"
+        with Client(served.url.replace("https", "http"), served.token, retries=0) as plain:
+            with pytest.raises(Unreachable):
+                plain.pipeline("p1")
+    finally:
+        assert served.stop() == 0
+
+
+def _certificate(folder: Path) -> tuple[Path, Path]:
+    """A certificate for this machine alone, that ends tomorrow."""
+    key = ec.generate_private_key(ec.SECP256R1())
+    name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "localhost")])
+    now = datetime.datetime.now(datetime.UTC)
+    made = (
+        x509.CertificateBuilder(name, name, key.public_key(), x509.random_serial_number(), now, now + DAY)
+        .add_extension(x509.SubjectAlternativeName([x509.IPAddress(ipaddress.ip_address("127.0.0.1"))]), critical=False)
+        .add_extension(x509.BasicConstraints(ca=True, path_length=None), critical=True)
+        .sign(key, hashes.SHA256())
+    )
+    pem, private = folder / "cert.pem", folder / "key.pem"
+    pem.write_bytes(made.public_bytes(Encoding.PEM))
+    private.write_bytes(key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption()))
+    return pem, private

@@ -17,9 +17,8 @@ from typing import Any, Literal, TypedDict
 
 import httpx
 
-from dpbalance import errors
 from dpbalance.clock import RealClock, secret
-from dpbalance.errors import TABLE, DPBalanceError, Unreachable
+from dpbalance.errors import Unreachable, of_code
 
 Json = dict[str, Any]
 TIMEOUT_S = 60.0
@@ -110,9 +109,7 @@ def _answer(response: httpx.Response) -> Any:
         code, detail, hint = told["code"], told["detail"], told.get("hint", "")
     except (ValueError, KeyError, TypeError):
         raise Unreachable(f"the server answered {response.status_code} and no problem of ours") from None
-    kinds = {row.code: name for name, row in TABLE.items()}
-    kind: type[DPBalanceError] = getattr(errors, kinds.get(code, "DPBalanceError"))
-    raise kind(detail, hint=hint)
+    raise of_code(code, detail, hint)
 
 
 def _options(server: str, token: str, timeout: float, verify: Any) -> Json:

@@ -212,3 +212,14 @@ TABLE: dict[str, Row] = {
     "LedgerDamaged": Row("DPB-311", 500, 7),
 }
 """Name of the error: its code, the HTTP status and the exit status. Exit 2 is a wrong command line, as everywhere."""
+
+
+def of_code(code: str, message: str, hint: str = "") -> DPBalanceError:
+    """The error that another process told of by its code.
+
+    >>> of_code("DPB-203", "block B1 has 0.1 left")
+    BudgetExceeded('block B1 has 0.1 left')
+    """
+    names = {row.code: name for name, row in TABLE.items()}
+    kind: type[DPBalanceError] = globals()[names.get(code, "DPBalanceError")]
+    return kind(message, hint=hint)

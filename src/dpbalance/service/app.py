@@ -111,7 +111,8 @@ def make_app(desk: Desk, *, rounds: bool = True) -> FastAPI:
     app.add_exception_handler(DPBalanceError, problems.refused)
     app.add_exception_handler(RequestValidationError, problems.not_valid)
     app.add_exception_handler(HTTPException, problems.not_http)
-    app.add_middleware(Envelope, metrics=desk.metrics, body_max=desk.config.body_max, log=desk.log)
+    bounds = {"body_max": desk.config.body_max, "under_way_max": desk.config.connections_max}
+    app.add_middleware(Envelope, metrics=desk.metrics, log=desk.log, **bounds)
     return app
 
 

@@ -22,8 +22,9 @@ ID_MAX = 100
 class Envelope:
     """Pure ASGI, because it is on the way of every status read."""
 
-    def __init__(self, app: ASGIApp, *, metrics: Metrics, body_max: int, log: structlog.typing.FilteringBoundLogger):
+    def __init__(self, app: ASGIApp, *, metrics: Metrics, body_max: int, under_way_max: int, log: Any) -> None:
         self.app, self.metrics, self.body_max, self.log = app, metrics, body_max, log
+        self.under_way, self.under_way_max = 0, under_way_max
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
@@ -50,7 +51,11 @@ class Envelope:
             await send(message)
 
         try:
-            if _length(scope) > self.body_max:
+            self.under_way += 1
+            if self.under_way > self.under_way_max:
+                sentence = f"{self.under_way_max} requests are under way already"
+                await problem("Overloaded", sentence, "the same again in a second")(scope, limited, named)
+            elif _length(scope) > self.body_max:
                 sentence = f"a request may carry {self.body_max} bytes"
                 await problem("TooLarge", sentence, "fewer pipelines at once")(scope, limited, named)
             else:
@@ -62,6 +67,7 @@ class Envelope:
                     scope, receive, named
                 )
         finally:
+            self.under_way -= 1
             self._record(scope, name, status, stopwatch() - began)
 
     def _record(self, scope: Scope, name: str, status: int, seconds: float) -> None:

@@ -11,7 +11,6 @@ from fastapi.exceptions import RequestValidationError
 from starlette.exceptions import HTTPException
 from starlette.responses import Response
 
-from dpbalance import errors
 from dpbalance.errors import TABLE, DPBalanceError
 
 MEDIA = "application/problem+json"
@@ -81,10 +80,3 @@ async def not_valid(_: Request, error: Exception) -> Response:
             "ServiceRefusal", "the header Idempotency-Key is missing or no key", "any text that is new", errors=listed
         )
     return problem("InputError", f"{first['at']}: {first['why']}", errors=listed)
-
-
-def error_of(code: str, detail: str, hint: str) -> DPBalanceError:
-    """The error a problem was made of."""
-    kinds = {row.code: name for name, row in TABLE.items()}
-    kind: type[DPBalanceError] = getattr(errors, kinds.get(code, "DPBalanceError"))
-    return kind(detail, hint=hint)

@@ -37,7 +37,6 @@ def serve(config: Config) -> None:
             log_config=None,
             access_log=False,
             server_header=False,
-            limit_concurrency=config.connections_max,
             timeout_graceful_shutdown=GRACE_S,
             **options,
         )

@@ -10,11 +10,10 @@ import sys
 from typing import Any
 
 from dpbalance.clock import secret, stopwatch
-from dpbalance.errors import DPBalanceError, Overloaded, SolverError
+from dpbalance.errors import DPBalanceError, Overloaded, SolverError, of_code
 from dpbalance.ledger import Ledger
 from dpbalance.service.config import Config
 from dpbalance.service.metrics import Metrics
-from dpbalance.service.problems import error_of
 
 GRACE_S = 10.0
 """So long a round that is under way may take to end when the server stops."""
@@ -152,5 +151,5 @@ class Solver:
             raise SolverError("the decision ended without an answer", hint="the server's log")
         told: dict[str, Any] = json.loads(out)
         if "code" in told:
-            raise error_of(told["code"], told["detail"], told["hint"])
+            raise of_code(told["code"], told["detail"], told["hint"])
         return told
