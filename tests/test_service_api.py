@@ -429,3 +429,11 @@ def test_metrics_tell_of_requests_and_rounds(home: House) -> None:
         "dpbalance_oldest_wait_seconds",
     ):
         assert line in text, line
+
+
+@pytest.mark.parametrize("options", ['{"tau": Infinity}', '{"tau": NaN}', '{"max_multiple": 1e999}'])
+def test_an_option_that_is_no_json_is_refused(home: House, options: str) -> None:
+    body = f'{{"options": {options}}}'
+    answer = home.ask("PUT", "/v1/settings", content=body.encode(), headers={"If-Match": "*"})
+    assert answer.status_code == 422, answer.text
+    assert home.made("GET", "/v1/settings")["options"] == {}

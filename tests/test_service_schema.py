@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 from served import Served
+from servers import PostgresServer
 
 EXAMPLES = int(os.environ.get("DPB_SERVICE_EXAMPLES", "12"))
 """Of each endpoint; `make soak` tries many more."""
@@ -15,13 +16,15 @@ EXAMPLES = int(os.environ.get("DPB_SERVICE_EXAMPLES", "12"))
 
 @pytest.fixture(scope="module")
 def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
-    made = Served(tmp_path_factory.mktemp("schema"), rate=100_000, burst=100_000)
+    server = PostgresServer()  # it takes less than SQLite does
+    made = Served(tmp_path_factory.mktemp("schema"), server.database(), rate=100_000, burst=100_000)
     with made.client() as client:
         client.enrol({"phone-1": "maria"})
         client.add_blocks([("phone-1", "mon", 1.0)])
         client.create_token("analyst", "ana")
     yield made
     made.stop()
+    server.stop()
 
 
 def test_schemathesis_finds_nothing(served: Served, tmp_path: Path) -> None:

@@ -135,9 +135,10 @@ def test_a_server_with_a_certificate_speaks_https_alone(tmp_path: Path) -> None:
     try:
         with Client(served.url, served.token, verify=ssl.create_default_context(cafile=str(certificate))) as client:
             assert client.call(CALLS.get("/v1/whoami"))["role"] == "operator"
-        with Client(served.url.replace("https", "http"), served.token, retries=0) as plain:
-            with pytest.raises(Unreachable):
-                plain.pipeline("p1")
+        plain = Client(served.url.replace("https", "http"), served.token, retries=0)
+        served.clients.append(plain)
+        with pytest.raises(Unreachable):
+            plain.pipeline("p1")
     finally:
         assert served.stop() == 0
 

@@ -101,6 +101,8 @@ def make_app(desk: Desk, *, rounds: bool = True) -> FastAPI:
         description="Privacy budget, spent efficiently and shared fairly.",
         lifespan=lifespan,
         redirect_slashes=False,
+        docs_url=None,  # its page would load programs from elsewhere
+        redoc_url=None,
     )
     app.state.desk = desk
     bearer = Depends(HTTPBearer(auto_error=False, description="A token of `dpbalance token create`."))

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, TypeVar
 
 import sqlalchemy as sa
 
@@ -19,6 +19,11 @@ from dpbalance.service.tables import block, key, pipeline, state
 PENDING, DECIDING, GRANTED = "pending", "deciding", "granted"
 SHOWN = {DECIDING: PENDING}
 """While a round is charged for it, a pipeline is still pending to everybody else."""
+
+PARAMETERS_MAX = 5_000
+"""The most values one statement names."""
+
+Value = TypeVar("Value")
 
 KEYS_KEPT_S = 7 * 86_400.0
 """So long the answer to an Idempotency-Key is remembered."""
@@ -114,9 +119,8 @@ def read_catalogue(connection: sa.Connection, known: Catalogue | None) -> Catalo
 def add_blocks(connection: sa.Connection, rows: list[tuple[str, str]], now: float, parts: int) -> None:
     """Blocks the ledger has taken in; those that are known stay as they are."""
     known: set[tuple[str, str]] = set()
-    for at in range(0, len(rows), 500):
-        devices = {device for device, _ in rows[at : at + 500]}
-        found = connection.execute(sa.select(block.c.device, block.c.period).where(block.c.device.in_(devices)))
+    for part in chunks(sorted({device for device, _ in rows})):
+        found = connection.execute(sa.select(block.c.device, block.c.period).where(block.c.device.in_(part)))
         known.update((device, period) for device, period in found)
     new = [each for each in dict.fromkeys(rows) if each not in known]
     if not new:
@@ -131,6 +135,12 @@ def add_blocks(connection: sa.Connection, rows: list[tuple[str, str]], now: floa
             for at, (device, period) in enumerate(new)
         ],
     )
+
+
+def chunks(listed: Sequence[Value]) -> Iterator[Sequence[Value]]:
+    """Parts of a list that a database takes as the parameters of one statement."""
+    for at in range(0, len(listed), PARAMETERS_MAX):
+        yield listed[at : at + PARAMETERS_MAX]
 
 
 def shown(row: Any) -> dict[str, Any]:

@@ -12,6 +12,10 @@ PATTERN = r"^[A-Za-z0-9][A-Za-z0-9._:@~-]{0,99}$"
 Name = Annotated[str, StringConstraints(pattern=PATTERN)]
 """What can stand in a path, in a table and in a log without being quoted."""
 
+PRINTABLE = r"^[^\x00-\x1f\x7f]*$"
+Label = Annotated[str, StringConstraints(max_length=200, pattern=PRINTABLE)]
+"""What people call something."""
+
 Number = Annotated[float, Field(gt=0, le=10**6, allow_inf_nan=False)]
 Amount = Number | Annotated[list[Annotated[float, Field(ge=0, le=10**6)]], Field(min_length=1, max_length=64)]
 """Epsilon at the ledger's order, or one number for each of its orders."""
@@ -90,7 +94,7 @@ class Ask(Strict):
         }
     )
     analyst: Name | None = Field(default=None, description="For whom; an analyst asks for itself.")
-    label: str = Field(default="", max_length=200, description="What people call it.")
+    label: Label = Field(default="", description="What people call it.")
     devices: Literal["all"] | Share | Sample | Named | None = None
     windows: Latest | Between | None = None
     cost: Amount | Recipe | None = Field(default=None, description="Epsilon on each block, or a training recipe.")
@@ -165,7 +169,7 @@ class NewToken(Strict):
     model_config = ConfigDict(json_schema_extra={"examples": [{"role": "analyst", "name": "ana"}]})
     role: Role
     name: Name = Field(description="The analyst or contributor it speaks for; anything for the other roles.")
-    label: str = Field(default="", max_length=200)
+    label: Label = ""
     seconds: Annotated[float, Field(gt=0, le=1e9)] | None = Field(default=None, description="How long it is valid.")
 
 

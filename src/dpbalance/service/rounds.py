@@ -21,7 +21,7 @@ from dpbalance.errors import BlockClosed, BudgetExceeded, DPBalanceError
 from dpbalance.ledger import Decision, Ledger, Snapshot, Stage
 from dpbalance.service.catalogue import block_name
 from dpbalance.service.database import Database
-from dpbalance.service.keeping import DECIDING, GRANTED, PENDING, add_blocks, forget, read_state
+from dpbalance.service.keeping import DECIDING, GRANTED, PENDING, add_blocks, chunks, forget, read_settings, read_state
 from dpbalance.service.opening import open_blocks, retire_blocks
 from dpbalance.service.settings import Deciding, Settings
 from dpbalance.service.tables import analyst, block, pipeline, round_, state
@@ -119,7 +119,8 @@ class Rounds:
                     for name, device in reader.rows("block", ["name", "device"])
                 ]
             with self.database.writing() as connection:
-                add_blocks(connection, listed, self.clock.now(), 1)
+                parts = read_settings(connection)[0].rule.parts
+                add_blocks(connection, listed, self.clock.now(), parts)
 
     def run(self, settings: Settings, *, fallback: str = "") -> dict[str, Any] | None:
         """One round; what is to be told of it, or None when nothing was pending. `fallback` is why another decides."""
@@ -175,8 +176,8 @@ class Rounds:
             rows = list(reader.rows("journal", ["kind", "body"], among=among, order=("seq",)))
         words = {each.word: LATER[each] for each in LATER}
         for kind, body in rows:
-            if kind in words:
-                mine = pipeline.c.claim.in_(json.loads(body)["grants"])
+            for part in chunks(json.loads(body)["grants"]) if kind in words else ():
+                mine = pipeline.c.claim.in_(part)
                 connection.execute(pipeline.update().where(mine).values(state=words[kind]))
         connection.execute(state.update().values(moved_through=last))
 
@@ -209,8 +210,11 @@ class Rounds:
         with self.database.writing() as connection:
             taken_ = state.update().values(rounds=state.c.rounds + 1).returning(state.c.rounds)
             number = int(connection.execute(taken_).scalar_one())
-            chosen = pipeline.update().where((pipeline.c.state == PENDING) & pipeline.c.number.in_(numbers))
-            if connection.execute(chosen.values(state=DECIDING, round=number)).rowcount != len(numbers):
+            done = 0
+            for part in chunks(numbers):
+                chosen = pipeline.update().where((pipeline.c.state == PENDING) & pipeline.c.number.in_(part))
+                done += connection.execute(chosen.values(state=DECIDING, round=number)).rowcount
+            if done != len(numbers):
                 connection.rollback()
                 return None
             row = {"number": number, "state": "charging", "started": now, "document": json.dumps(document)}

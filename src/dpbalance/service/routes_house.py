@@ -251,7 +251,7 @@ async def list_blocks(
     who: Who,
     limit: Limit,
     cursor: Cursor = None,
-    device: Annotated[str | None, Query(max_length=100)] = None,
+    device: Annotated[str | None, Query(pattern=models.PATTERN)] = None,
 ) -> Response:
     """List blocks in the order in which they came."""
     chosen = sa.select(block).where(block.c.number > after(cursor)).order_by(block.c.number).limit(limit + 1)

@@ -88,7 +88,7 @@ async def list_pipelines(
     cursor: Cursor = None,
     state: Literal["pending", "granted", "running", "completed", "failed", "voided", "cancelled", "expired"]
     | None = None,
-    analyst: Annotated[str | None, Query(max_length=100)] = None,
+    analyst: Annotated[str | None, Query(pattern=models.PATTERN)] = None,
 ) -> Response:
     """List pipelines in the order in which they came."""
     chosen = sa.select(*SHOWN_COLUMNS).where(pipeline.c.number > after(cursor)).order_by(pipeline.c.number)
@@ -245,7 +245,7 @@ async def show_grant(desk: Here, who: Who, grant: Number) -> Response:
     return as_json({**_grant(row), "cost": cost})
 
 
-Of = Annotated[str | None, Query(max_length=220)]
+Of = Annotated[str | None, Query(max_length=220, pattern=models.PRINTABLE)]
 
 
 @router.get("/v1/statements", response_model=models.Statement, operation_id="statement")

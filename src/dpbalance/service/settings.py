@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
 from typing import Annotated, Any, Literal
 
@@ -48,6 +49,10 @@ class Deciding(Strict):
     def decider(self) -> Scheduler:
         """The scheduler; an option it does not have is refused, lam too."""
         given = {"beta": float(self.beta)} | ({} if self.lam is None else {"lam": float(self.lam)})
+        try:
+            json.dumps(self.options, allow_nan=False)
+        except ValueError:
+            raise OptionError("options must be JSON, without infinities") from None
         if clash := set(given) & set(self.options):
             raise OptionError(f"option {min(clash)!r} is given twice")
         return scheduler(self.scheduler, **given, **self.options)
