@@ -19,9 +19,10 @@ import dpbalance.ledger.postgres
 import dpbalance.ledger.sqlite
 import dpbalance.ledger.store
 from dpbalance.errors import DPBalanceError, InputError, LedgerDamaged, LedgerUnavailable
-from dpbalance.ledger import Ask, Decision, create_ledger
+from dpbalance.ledger import Ask, Decision, Ledger, create_ledger
 from dpbalance.ledger.commit import GroupCommit
 from dpbalance.ledger.copies import restore
+from dpbalance.ledger.requests import Charge, SetBudget
 from dpbalance.ledger.tables import ORDERS_MAX, checks, tables
 
 
@@ -40,17 +41,30 @@ def test_many_rows_go_other_ways_and_come_to_the_same(
     with pytest.raises(DPBalanceError, match="short by"):
         spend(ledger, dict.fromkeys(names, (0.5, 1.7)))
     ledger.set_budget(names[0], (0.9, 1.9))
+    on = ledger._on(names[:3])  # a batch that both charges and changes terms of many blocks
+    together = [
+        SetBudget(**on, capacity=np.full((3, 2), 8 * 10**8)),
+        ledger_charge(ledger, dict.fromkeys(names[4:8], (0.1, 0.1))),
+    ]
+    for each in ledger._run([(each, each.digest()) for each in together]):
+        assert not isinstance(each, BaseException), each
+    ledger.void([ledger.head().claims])
     ledger.freeze(names[3:9])
     ledger.thaw(names[3:9:2], actor="contributor:ann")
     ledger.unlock(dict.fromkeys(names[3:9], (1.0, 2.0)))
     ledger.void(grants[1:])
     ledger.dispatch(grants[:1])
     assert [spent(ledger, name) for name in names] == [[300_000_000, 200_000_000]] * 11
-    assert len(ledger.statement()) == 19
+    assert len(ledger.statement()) == 11 + 7 + 1 + 4
     assert ledger.snapshot(now=0.0).round.spent.sum() == 11 * 500_000_000
     assert ledger.verify().demand().clean
     ledger.backup(tmp_path / "copy.db")
     assert restore(tmp_path / "copy.db", f"sqlite:///{tmp_path / 'back.db'}") == ledger.head().seq
+
+
+def ledger_charge(ledger: Ledger, cost: dict[str, tuple[float, ...]]) -> Charge:
+    decision = asking(cost, orders=ledger.orders)
+    return Charge(ids=ledger._ids(decision.blocks), names=decision.blocks, decision=decision)
 
 
 def test_blocks_that_are_not_remembered_are_looked_up_again(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:

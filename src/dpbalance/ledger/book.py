@@ -118,6 +118,8 @@ def charged(page: Page, request: Charge, now: float) -> Change:
     if decision.orders != page.orders:
         raise InputError(f"the decision counts at orders {decision.orders}, the ledger at {page.orders}")
     at = page.find(request.ids)
+    if len(np.unique(at)) != len(at):  # each block is looked at once, with all that is asked of it
+        raise InputError("a block stands twice among those of the decision")
     closed = np.flatnonzero(page.state[at] != State.OPEN)
     if len(closed):
         culprit = int(closed[0])

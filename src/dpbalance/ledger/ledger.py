@@ -139,7 +139,6 @@ class Ledger:
         """New blocks, with nothing spent; the device is what stands before the last slash of a name, if not given."""
         listed = list(blocks)
         for each in listed:
-            check_name("block", each.id)
             if np.any(np.asarray(each.spent) != 0):
                 raise AmountError(f"block {each.id!r} has something spent; a ledger begins with what it charged itself")
         own = devices or {}
@@ -166,6 +165,10 @@ class Ledger:
         shape = (len(names), self.store.width)
         if capacity.shape != shape or (unlocked is not None and unlocked.shape != shape) or len(devices) != len(names):
             raise AmountError(f"budgets of {len(names)} blocks must be {shape}, not {capacity.shape}")
+        if not capacity.dtype == np.int64 == (capacity if unlocked is None else unlocked).dtype:
+            raise AmountError("budgets of many blocks are whole units of 64 bits")
+        for name in names:
+            check_name("block", name)
         distinct, place = np.unique(np.array(devices, dtype=object), return_inverse=True)
         number = self._devices(distinct.tolist())
         request = RegisterBlocks(

@@ -143,7 +143,9 @@ class PostgresWriter(Writer):
             cursor.execute(f"CREATE TEMPORARY TABLE given ({columns}) ON COMMIT DROP")
             self.insert_numbers("given", names, rows)
             cursor.execute("ANALYZE given")
-            return cursor.execute(text.format(given="given AS v")).rowcount
+            done = cursor.execute(text.format(given="given AS v")).rowcount
+            cursor.execute("DROP TABLE given")
+            return done
 
 
 class PostgresStore(Store):

@@ -84,6 +84,9 @@ class Decision:
                 check_name(what, name)
         if not len(self.pipelines) == len(self.analysts) == len(self.multiples):
             raise InputError("every pipeline of a decision has an analyst and a multiple")
+        for what, index, count in (("owner", self.owner, len(self.pipelines)), ("block", self.block, len(self.blocks))):
+            if index.dtype.kind not in "iu" or (len(index) and not (index.min() >= 0 and index.max() < count)):
+                raise InputError(f"{what} of a decision must be indices that exist")
         asked = np.bincount(self.owner, minlength=len(self.pipelines)) if self.pipelines else np.zeros(0)
         if len(asked) and not asked.all():
             raise InputError(f"pipeline {self.pipelines[int(np.argmin(asked))]!r} is charged on no block")
