@@ -72,7 +72,7 @@ def settle(asked: Any, scale: Floats, beta: float, x: Floats, rest: Rest) -> Set
             capped = capped | more
             continue
         pull = np.bincount(owner, weights=price[asked.row] * asked.value, minlength=len(x))  # per x
-        with np.errstate(divide="ignore"):
+        with np.errstate(divide="ignore", invalid="ignore"):  # of those who take no part
             want = offset + np.log(scale) - beta * np.log(tried * scale)  # log of m y^-beta, per x
             kappa = float(np.mean(np.log(pull[members]) - want[members])) if len(members) else -np.inf
             release = capped & (want + kappa < np.log(pull) - 1e-9)
@@ -83,7 +83,7 @@ def settle(asked: Any, scale: Floats, beta: float, x: Floats, rest: Rest) -> Set
 
 
 def _priced(
-    asked: Any, x: Floats, capped: npt.NDArray[np.bool_], price: Floats, pull: Floats, want: Floats, kappa: float
+    asked: Any, x: Floats, capped: npt.NDArray[np.bool_], price: Floats, pull: Any, want: Floats, kappa: float
 ) -> Settled:
     """Prices for rows of size 1: of the rows as found, of the caps what makes everybody's account balance."""
     worth = want + (kappa if np.isfinite(kappa) else 0.0)
