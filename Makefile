@@ -6,7 +6,7 @@ STAMP := $(VENV)/.ready
 BENCH_STAMP := $(VENV)/.ready-bench
 SUITABLE = import sys, venv, ensurepip; sys.exit(sys.version_info < (3, 11))
 
-.PHONY: setup demo test check bench clean
+.PHONY: setup demo test soak check bench clean
 
 setup: $(STAMP)
 
@@ -32,6 +32,11 @@ demo: setup
 
 test: setup
 	$(BIN)/python -m pytest -n 2
+
+# The ledger's tests again, for as long as it takes to be sure: more kills, cuts, restarts, histories and seeds.
+soak: setup
+	DPB_KILLS=1000 DPB_CUTS=20000 DPB_RESTARTS=40 DPB_HISTORIES=20000 DPB_SEEDS=10000 DPB_RACE_SECONDS=300 \
+	  timeout 3600 $(BIN)/python -m pytest -n 2 tests/test_ledger_race.py tests/test_ledger_crash.py tests/test_ledger_histories.py
 
 check: setup
 	$(BIN)/ruff check .

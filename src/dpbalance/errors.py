@@ -8,6 +8,16 @@
             UnknownScheduler
             RecipeError       a training recipe without a finite cost
         BudgetExceeded        an allocation that would overspend or break a promise
+        LedgerRefusal         what the rules of the ledger do not allow
+            BlockClosed       a block that is frozen or retired
+            NotInLedger       a device, block or grant nobody registered
+            NotAllowed        something only the contributor may do
+            KeyReused         an idempotency key that came before with something else
+            Fenced            a scheduler whose lease has passed to another
+            WrongStage        a grant that is not where this step starts from
+            AlreadyRegistered a name that stands in the ledger
+        LedgerUnavailable     the store could not be reached, or did not answer
+        LedgerDamaged         what is stored contradicts itself
         SolverError           a kernel could not prove its answer
 
 A message is a sentence with the culprit and the numbers; `hint` is the next step. The code, the HTTP status and the
@@ -66,6 +76,46 @@ class BudgetExceeded(DPBalanceError):
     """An allocation would spend more than is left, or breaks the one-or-more rule."""
 
 
+class LedgerRefusal(DPBalanceError):
+    """What the rules of the ledger do not allow; nothing was written."""
+
+
+class BlockClosed(LedgerRefusal):
+    """A block that its contributor froze, or that is retired."""
+
+
+class NotInLedger(LedgerRefusal):
+    """A device, block or grant that nobody registered."""
+
+
+class NotAllowed(LedgerRefusal):
+    """Something that only the contributor of the data may do."""
+
+
+class KeyReused(LedgerRefusal):
+    """An idempotency key that was used before for something else."""
+
+
+class Fenced(LedgerRefusal):
+    """A scheduler that does not hold the lease, or no longer does."""
+
+
+class WrongStage(LedgerRefusal):
+    """A grant that is not at the stage from which this step starts: a refund after dispatch, for example."""
+
+
+class AlreadyRegistered(LedgerRefusal):
+    """A name that stands in the ledger already."""
+
+
+class LedgerUnavailable(DPBalanceError):
+    """The store could not be reached or did not answer; whether the write happened is not known."""
+
+
+class LedgerDamaged(DPBalanceError):
+    """What is stored contradicts itself, or is older than what was acknowledged."""
+
+
 class SolverError(DPBalanceError):
     """A kernel ended without an answer it can prove."""
 
@@ -83,6 +133,16 @@ TABLE: dict[str, Row] = {
     "UnknownScheduler": Row("DPB-105", 404, 4),
     "RecipeError": Row("DPB-106", 422, 3),
     "BudgetExceeded": Row("DPB-203", 409, 5),
+    "LedgerRefusal": Row("DPB-210", 409, 5),
+    "BlockClosed": Row("DPB-211", 409, 5),
+    "NotInLedger": Row("DPB-212", 404, 3),
+    "NotAllowed": Row("DPB-213", 403, 5),
+    "KeyReused": Row("DPB-214", 409, 5),
+    "Fenced": Row("DPB-215", 409, 5),
+    "WrongStage": Row("DPB-216", 409, 5),
+    "AlreadyRegistered": Row("DPB-217", 409, 5),
     "SolverError": Row("DPB-301", 500, 6),
+    "LedgerUnavailable": Row("DPB-310", 503, 7),
+    "LedgerDamaged": Row("DPB-311", 500, 7),
 }
 """Name of the error: its code, the HTTP status and the exit status. Exit 2 is a wrong command line, as everywhere."""

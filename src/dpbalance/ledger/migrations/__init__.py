@@ -1,0 +1,1 @@
+"""How do the tables in PostgreSQL come about, one version after the other?"""

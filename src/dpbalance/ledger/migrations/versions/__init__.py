@@ -1,0 +1,1 @@
+"""Which versions have the tables in PostgreSQL had?"""
