@@ -5,12 +5,13 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from markets import market
 from test_cli import printed, process
 
 from dpbalance import Block, InputError, Pipeline, Round, worked_example, write_round
-from dpbalance.audit import Explanation, explain
+from dpbalance.audit import Explanation, audit, explain
 from dpbalance.audit.restated import after, all_unlocked
 from dpbalance.clock import chance
 from dpbalance.market import round_from_json, round_to_json
@@ -89,22 +90,16 @@ def test_a_beta_that_serves_it_is_named_and_does() -> None:
 
 
 def test_the_round_that_serves_it_is_named_and_does(by_hand: Round) -> None:
-    round_ = Round.build(
-        [Block(id="B1", capacity=2.0, unlocked=1.0)],
-        [
-            Pipeline(id="first", analyst="ann", demand={"B1": 0.3}, max_multiple=1.0),
-            Pipeline(id="second", analyst="ann", demand={"B1": 0.3}, max_multiple=1.0),
-            Pipeline(id="third", analyst="ben", demand={"B1": 0.4}, max_multiple=1.0),
-        ],
-    )
-    denied = [name for name in round_.pipelines if not served(round_, name)]
-    for name in denied:
-        found = told(round_, name)
-        if found.rounds_ahead is not None:
-            later, decider = round_, scheduler("dpbalance")
-            for _ in range(found.rounds_ahead):
-                later = after(decider.decide(later))
-            assert served(later, name)
+    asks = {"a1": ("ann", 0.3), "a2": ("ann", 0.3), "b1": ("ben", 0.4), "b2": ("ben", 0.4)}
+    wanted = [Pipeline(id=k, analyst=who, demand={"B1": d}, max_multiple=1.0) for k, (who, d) in asks.items()]
+    round_ = Round.build([Block(id="B1", capacity=1.0)], wanted)
+    decision = scheduler("dpbalance").decide(round_)
+    assert [each.pipeline for each in decision.denied] == ["a2", "b2"]  # half a block serves one of two
+    found = told(round_, "a2")
+    assert found.rounds_ahead == 1  # 0.3 is left, which b2 cannot use
+    assert "waiting 1 round" in " ".join(found.helps)
+    assert served(after(decision), "a2")
+    assert told(round_, "b2").rounds_ahead is None
     late = told(by_hand, "late", "fcfs")
     assert late.rounds_ahead is None  # what is spent never comes back
 
@@ -149,6 +144,14 @@ def test_every_suggestion_on_random_rounds_comes_true(name: str) -> None:
             if found.smaller is not None:
                 assert served(with_demand(round_, denial.pipeline, found.smaller.demand), denial.pipeline, name)
                 followed += 1
+            if found.rounds_ahead is not None:
+                then = decider.decide(round_)
+                for _ in range(found.rounds_ahead):
+                    then = decider.decide(after(then))
+                assert denial.pipeline in {each.pipeline for each in then.grants}
+                followed += 1
+            if found.unlocked:
+                assert served(all_unlocked(round_), denial.pipeline, name)
             if found.beta is not None:
                 assert served(round_, denial.pipeline, name, beta=found.beta)
                 followed += 1
@@ -193,3 +196,24 @@ def test_nothing_helps_a_pipeline_on_an_exhausted_block() -> None:
     found = told(round_, "P1")
     assert found.helps == ()
     assert replace(found, smaller=None) == found
+
+
+def test_a_scheduler_that_breaks_its_promises_serves_nobody() -> None:
+    """On any round but the first this one overspends, returns rubbish, or raises: nothing of that is a suggestion."""
+    round_ = Round.build(
+        [Block(id="B1", capacity=0.6)],
+        [Pipeline(id=f"P{at}", analyst="ann", demand={"B1": 0.6}, max_multiple=1.0) for at in (1, 2)],
+    )
+    honest = scheduler("fcfs").decide(round_)
+
+    def overspends(other: Round) -> Any:
+        return replace(scheduler("fcfs").decide(other), multiple=np.ones(len(other.pipelines)), sequence=None)
+
+    def raises(other: Round) -> Any:
+        raise RuntimeError("out of order")
+
+    for decide in (overspends, raises, lambda other: None, lambda other: honest):
+        assert explain(honest, "P2", decide).helps == ()
+        lies = [each for each in audit(honest, decide, lies=2).findings if "strategy" in each.property]
+        assert {each.answer for each in lies} == {"not-found"}
+        assert all("the scheduler failed" in each.note for each in lies)

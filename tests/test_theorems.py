@@ -52,12 +52,13 @@ def test_fresh_blocks_and_equal_weights_have_every_property_from_beta_1_up(beta:
     assert not any(failing(MARKETS, 1, {}, {"beta": beta}).values())
 
 
+@pytest.mark.parametrize("beta", [2.2, 50.0])
 @pytest.mark.parametrize("kind", [{"priorities": True}, {"capped": True}])
-def test_so_do_priorities_and_caps(kind: dict[str, bool]) -> None:
-    assert not any(failing(MARKETS, 2, kind, {"beta": 2.2}).values())
+def test_so_do_priorities_and_caps(kind: dict[str, bool], beta: float) -> None:
+    assert not any(failing(MARKETS, 2, kind, {"beta": beta}).values())
 
 
-@pytest.mark.parametrize("beta", [1.0, 2.2, 20.0, INF])
+@pytest.mark.parametrize("beta", [1.0, 2.2, 20.0, 50.0, INF])
 def test_entitled_properties_hold_whatever_the_weights_and_however_much_is_spent(beta: float) -> None:
     fails = failing(MARKETS, 3, EVERY, {"beta": beta})
     assert not fails[PE] + fails[SI_ENTITLED] + fails[EF_ENTITLED]
@@ -96,7 +97,8 @@ def test_equal_shares_share_and_leave_no_envy_on_fresh_blocks() -> None:
     fails = failing(MARKETS, 8, {}, {"lam": 0.0})
     assert not fails[SI] + fails[EF]
     assert fails[PE] > 0  # the largest equal shares leave budget that some could use
-    assert failing(MARKETS, 8, {"spent": True, "unequal": True}, {"lam": 0.0})[SI_ENTITLED] == 0
+    others = failing(MARKETS, 8, {"spent": True, "unequal": True}, {"lam": 0.0})
+    assert not others[SI_ENTITLED] + others[EF_ENTITLED]
 
 
 @pytest.mark.parametrize("beta", [1.0, 2.2, INF])
@@ -122,6 +124,10 @@ def test_the_three_properties_do_not_survive_pipelines_that_cannot_be_cut() -> N
 
 
 def test_baselines_waste_nothing_but_serve_some_analysts_less_than_their_part() -> None:
+    asks = [Pipeline(id="A", analyst="ann", demand={"B1": 0.3}, max_multiple=1.0)]
+    asks += [Pipeline(id=f"B{at}", analyst="ben", demand={"B1": 0.2}, max_multiple=1.0) for at in range(5)]
+    crowded = scheduler("optimal").decide(Round.build([Block(id="B1", capacity=1.0)], asks))
+    assert surviving_findings(crowded, None)[1].culprit == "ann"  # the most pipelines are ben's five
     for name in ("dpf", "dpk", "fcfs"):
         random, fails = chance(11), {"no-waste": 0, "served-incentive": 0}
         for _ in range(200):
@@ -190,15 +196,29 @@ def test_equal_shares_are_not_strongly_strategy_proof_and_no_weak_lie_is_found()
     assert (strong.answer, strong.culprit, weak.answer) == ("fails", "ben", "not-found")
     assert strong.counterexample["lying"] == pytest.approx(8 / 9)
     random = chance(12)
-    for number in range(60):
-        found = divided(market(random, spent=number % 2 == 1, unequal=number % 4 > 1), lam=0.0)
+    for number in range(100):
+        found = divided(market(random, unequal=number % 2 == 1), lam=0.0)
         assert divisible_lies(found, 5, number)[1].answer == "not-found"
+
+
+def test_equal_shares_are_not_even_weakly_strategy_proof_on_a_partly_spent_block_that_only_the_liar_fills() -> None:
+    """Honest: t <= 0.1 / 0.9 on B2, the same share for both. The lie scales ann's x down and what it asks of B1 up."""
+    spent = table_market({"ann": [0.1, 0.09], "ben": [0.1, 0.0]}, left=[1.0, 0.1])
+    _, weak = divisible_lies(divided(spent, lam=0.0), 0, 0)
+    assert (weak.answer, weak.culprit) == ("fails", "ann")
+    assert weak.counterexample["honest"] == pytest.approx(1 / 9)
+    assert weak.counterexample["lying"] == pytest.approx(4 / 9)
 
 
 def test_efficiency_alone_is_strategy_proof_in_no_sense() -> None:
     """Theorem 4 (d), which says strong in the statement and weak in the proof."""
-    strong, weak = divisible_lies(divided(table_market({"ann": [0.0, 0.25], "ben": [0.25, 0.5]}), lam=INF), 0, 0)
-    assert (strong.answer, weak.answer) == ("fails", "fails")
+    asks = {"ann": [1.0, 0.0, 0.0], "ben": [1.0, 1.0, 0.9], "cat": [0.0, 1.0, 0.0]}
+    honest = divided(table_market(asks), lam=INF)
+    np.testing.assert_allclose(honest.take, [1.0, 0.0, 1.0], atol=1e-9)  # serving ben costs two others their all
+    strong, weak = divisible_lies(honest, 40, 0)
+    assert (strong.answer, strong.culprit, weak.answer, weak.culprit) == ("fails", "ben", "fails", "ben")
+    stated = divided(table_market({**asks, "ben": [0.25, 0.25, 0.9]}), lam=INF)  # B3 fourfold, in proportion
+    assert stated.take[1] * 0.25 == pytest.approx(1.0 / 3.6)
 
 
 def test_the_printed_condition_of_theorem_5_has_the_wrong_sign_where_an_odd_number_of_ways_is_free() -> None:

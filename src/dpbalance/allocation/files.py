@@ -107,7 +107,7 @@ def allocation_from_json(document: Any, round_: Round) -> Allocation:
         raise FileFormatError(f"options must be an object, not {str(options)[:60]!r}")
     try:
         known = {key: float(options[key]) for key in ("beta", "tau") if key in options}
-    except (TypeError, ValueError):
+    except (TypeError, ValueError, OverflowError):
         raise FileFormatError(f"options beta and tau must be numbers, not {str(options)[:60]!r}") from None
     allocation = Allocation(
         round=round_,

@@ -17,8 +17,8 @@ import numpy as np
 from dpbalance.allocation import Allocation
 from dpbalance.allocation.allocation import EXCEEDS_LEFT, NOT_CHOSEN, SHARE_SPENT, TAKEN
 from dpbalance.amounts import UNITS_PER_EPSILON, epsilons
-from dpbalance.audit.lies import Decide, Progress
-from dpbalance.audit.restated import after, all_unlocked, with_demand
+from dpbalance.audit.lies import Progress
+from dpbalance.audit.restated import Decide, after, all_unlocked, asked, with_demand
 from dpbalance.errors import InputError
 from dpbalance.market import Round
 
@@ -31,7 +31,7 @@ HALVINGS = 12
 """How often that interval is halved."""
 
 BETAS = (0.0, 0.25, 0.5, 0.75, 1.0, 1.5, 2.2, 3.0, 5.0, 10.0, 50.0, float("inf"))
-"""Fairness preferences that are tried, the nearest one first."""
+"""Fairness preferences that are tried, the nearest to the one used first."""
 
 ROUNDS_AHEAD_MAX = 20
 """So many rounds to come are looked at."""
@@ -89,7 +89,7 @@ class Explanation:
     shortages: tuple[Short, ...] = ()
     smaller: Smaller | None = None
     beta: float | None = None
-    """The fairness preference nearest to the one used at which it is served."""
+    """Of the fairness preferences tried, the nearest to the one used at which it is served."""
     rounds_ahead: int | None = None
     """It is served so many rounds later, if nothing new arrives and nothing more is unlocked."""
     unlocked: bool | None = None
@@ -103,7 +103,7 @@ class Explanation:
         why = {
             EXCEEDS_LEFT: "it asks for more than is left of",
             SHARE_SPENT: f"{self.analyst}'s share is used up on",
-            TAKEN: "what it needs has been granted to others on",
+            TAKEN: "what it needs has been granted by now on",
             NOT_CHOSEN: "it would still fit, but was passed over; tightest is",
         }[self.reason or NOT_CHOSEN]
         worst = self.shortages[0]
@@ -257,19 +257,19 @@ class _Tried:
         return Smaller(factor=factor, demand=dict(zip(names, amounts, strict=True)))
 
     def beta(self, at_beta: AtBeta) -> float | None:
-        """The nearest beta at which the scheduler serves it."""
+        """The nearest of BETAS at which the scheduler serves it."""
         now = self.allocation.terms.beta
         tried = (each for each in sorted(BETAS, key=lambda each: abs(_bend(each) - _bend(now))) if each != now)
         return next((each for each in tried if self._served(self.round, at_beta(each))), None)
 
     def rounds_ahead(self) -> int | None:
         """In which of the rounds to come it is served if nothing new arrives."""
-        allocation = self.allocation
+        allocation: Allocation | None = self.allocation
         for ahead in range(1, ROUNDS_AHEAD_MAX + 1):
-            if not len(allocation.served):
+            if allocation is None or not len(allocation.served):
                 return None  # nothing would change from here on
             allocation = self._decided(after(allocation), self.decide)
-            if self.name in {allocation.round.pipelines[at] for at in allocation.served}:
+            if allocation is not None and self.name in {allocation.round.pipelines[at] for at in allocation.served}:
                 return ahead
         return None
 
@@ -286,13 +286,14 @@ class _Tried:
         return self._served(with_demand(self.round, self.entries, self._units(factor)), self.decide)
 
     def _served(self, round_: Round, decide: Decide) -> bool:
-        return bool(self._decided(round_, decide).multiple[self.pipeline] > 0)
+        decision = self._decided(round_, decide)
+        return decision is not None and bool(decision.multiple[self.pipeline] > 0)
 
-    def _decided(self, round_: Round, decide: Decide) -> Allocation:
+    def _decided(self, round_: Round, decide: Decide) -> Allocation | None:
         self.count += 1
         if self.progress is not None:
             self.progress(self.count, len(FACTORS) + HALVINGS + len(BETAS) + ROUNDS_AHEAD_MAX)
-        return decide(round_)
+        return asked(decide, round_)
 
 
 def _bend(beta: float) -> float:

@@ -1,8 +1,10 @@
 """Which economic properties does an allocation have as granted, when a pipeline runs in full, in a multiple, or not?
 
 An analyst's utility is its dominant share granted, max_k sum_j gamma_ij^k x_j; a_i cancels in everything asked here.
-Each question is a mixed-integer program: nobody's theorem covers them. With several orders every block is looked at
-at one of them: its reference order, or the one with most room where the allocation relies on another.
+Each question is a mixed-integer program: nobody's theorem covers them. With several orders shares are those at the
+reference orders, as everywhere, and budgets are looked at at one order of each block: the reference order, or the one
+with most room where the allocation relies on another. What fails there fails; nothing is said to hold, since another
+order may allow more.
 """
 
 from __future__ import annotations
@@ -15,13 +17,14 @@ from scipy import sparse
 
 from dpbalance.allocation import Allocation
 from dpbalance.audit.finding import Finding, answer
-from dpbalance.audit.program import Program
+from dpbalance.audit.program import CERTAIN, Patience, Program
 from dpbalance.errors import BudgetExceeded
+from dpbalance.market import Round
 from dpbalance.market.round import Floats, Indices
 from dpbalance.scheduler.bound import tightest
 
 TOLERANCE = 1e-6
-"""A share must change by more than this to count."""
+"""A share must change by more than this part of `Granted.unit` to count."""
 
 SMALLEST_OVER = 40
 """Up to so many pipelines the smallest counterexample is looked for, not just any."""
@@ -36,27 +39,29 @@ class Granted:
     """Who could run alone, or does."""
     owner: Indices
     demand: Any
-    """Whole units, pipelines x blocks, sparse by rows."""
+    """Whole units, pipelines x blocks, sparse by rows, at the order of each block that counts for budgets."""
     available: Floats
-    capacity: Floats
+    shares: Any
+    """The same as parts of capacities, at the reference orders."""
     multiple: Floats
+    complete: bool
+    """Whether nothing else could be allowed: there is one order only."""
 
     @staticmethod
     def of_allocation(allocation: Allocation) -> Granted:
         round_ = allocation.round
         order = allocation.valuation.order
-        if round_.orders is not None:
+        shares = _table(round_, order)
+        shares = shares @ sparse.diags_array(1.0 / np.maximum(_of_blocks(round_.capacity, order), 1.0))
+        complete = round_.orders is None or len(round_.orders) == 1
+        if not complete:
             room = np.asarray(allocation.left, dtype=np.float64) / np.maximum(round_.capacity, 1)
             here = np.take_along_axis(room, order[:, None], axis=1)[:, 0]
             order = np.where(here >= 0, order, np.argmax(room, axis=1))
-        at = order[:, None]
-        available = np.take_along_axis(round_.available, at, axis=1)[:, 0].astype(np.float64)
-        cost = np.take_along_axis(round_.cost, at[round_.block], axis=1)[:, 0].astype(np.float64)
-        shape = (len(round_.pipelines), len(round_.blocks))
-        demand = sparse.csr_array((cost, round_.block, round_.start), shape=shape)
-        fits = np.ones(shape[0], dtype=bool)
-        if shape[0]:
-            fits = np.logical_and.reduceat(cost <= available[round_.block], round_.start[:-1])
+        available, demand = _of_blocks(round_.available, order), _table(round_, order)
+        fits = np.ones(len(round_.pipelines), dtype=bool)
+        if len(fits):
+            fits = np.logical_and.reduceat(demand.data <= available[round_.block], round_.start[:-1])
         chosen = np.flatnonzero(fits | (allocation.multiple > 0))
         return Granted(
             allocation=allocation,
@@ -64,8 +69,9 @@ class Granted:
             owner=round_.owner[chosen],
             demand=demand[chosen],
             available=available,
-            capacity=np.maximum(np.take_along_axis(round_.capacity, at, axis=1)[:, 0].astype(np.float64), 1.0),
+            shares=sparse.csr_array(shares)[chosen],
             multiple=allocation.multiple[chosen],
+            complete=complete,
         )
 
     @property
@@ -75,6 +81,9 @@ class Granted:
 
     def name(self, analyst: int) -> str:
         return self.allocation.round.analysts[analyst]
+
+    def index(self, name: str) -> int:
+        return self.allocation.round.analysts.index(name)
 
     def members(self, analyst: int) -> Indices:
         """Positions of its pipelines here."""
@@ -90,7 +99,11 @@ class Granted:
         """Its dominant share with its own multiples, or with these."""
         mine = self.members(analyst)
         times = self.multiple[mine] if multiple is None else multiple
-        return float(np.max((self.demand[mine].T @ times) / self.capacity, initial=0.0))
+        return float(np.max(self.shares[mine].T @ times, initial=0.0))
+
+    def unit(self, analyst: int) -> float:
+        """What changes of its share are measured by: the largest that one of its pipelines asks, or what it has."""
+        return max(float(np.max(self.shares[self.members(analyst)].data)), self.share(analyst))
 
     def caps(self, members: Indices, budget: Floats) -> Floats:
         """The largest multiple of each that fits alone into a budget of each block; below 1 where none does."""
@@ -103,8 +116,7 @@ class Granted:
 
     def patterns(self, members: Indices) -> Floats:
         """Rows of shares over these pipelines whose largest is the dominant share: others are never the largest."""
-        shares = self.demand[members] @ sparse.diags_array(1.0 / self.capacity)
-        table: Floats = tightest(shares.T.tocsr()).toarray()
+        table: Floats = tightest(self.shares[members].T.tocsr()).toarray()
         kept: list[Floats] = []
         for row in table[np.argsort(-table.sum(axis=1), kind="stable")]:
             if not any(np.all(row <= other) for other in kept):
@@ -112,21 +124,40 @@ class Granted:
         return np.array(kept)
 
 
-def granted_findings(granted: Granted) -> list[Finding]:
+def _of_blocks(amounts: Any, order: Indices) -> Floats:
+    """One amount of each block, at these orders."""
+    return np.asarray(np.take_along_axis(amounts, order[:, None], axis=1)[:, 0], dtype=np.float64)
+
+
+def _table(round_: Round, order: Indices) -> Any:
+    """Demands at these orders, pipelines x blocks."""
+    cost = _of_blocks(round_.cost, order[round_.block])
+    return sparse.csr_array((cost, round_.block, round_.start), shape=(len(round_.pipelines), len(round_.blocks)))
+
+
+LIMIT_S = 60.0
+"""All questions about what was granted end after this; what is not answered by then is not-found."""
+
+
+def granted_findings(granted: Granted, limit_s: float = LIMIT_S) -> list[Finding]:
     """Pareto efficiency, sharing incentive and envy-freeness of what was granted."""
     if not granted.analysts:
         return []
-    return [pareto(granted), sharing(granted), envy(granted)]
+    patience = Patience(limit_s)
+    return [pareto(granted, patience), sharing(granted, patience), envy(granted, patience)]
 
 
-def best_use(granted: Granted, analyst: int, budget: Floats, above: float) -> tuple[float, dict[str, float], bool]:
+def best_use(
+    granted: Granted, analyst: int, budget: Floats, above: float, patience: Patience
+) -> tuple[float, dict[str, float], bool]:
     """The largest dominant share an analyst could reach within a budget, the multiples, and whether that is proven.
 
     Whatever cannot pass `above` is not looked for.
     """
     mine = granted.members(analyst)
     caps = granted.caps(mine, budget)
-    mine, caps = mine[caps >= 1.0], caps[caps >= 1.0]
+    runs = caps >= 1.0 - 1e-12  # a part of a block is a fraction, and a pipeline may need all of it
+    mine, caps = mine[runs], np.maximum(caps[runs], 1.0)
     best, chosen, proven = 0.0, np.zeros(len(mine)), True
     if not len(mine):
         return best, {}, proven
@@ -137,10 +168,13 @@ def best_use(granted: Granted, analyst: int, budget: Floats, above: float) -> tu
         program = Program(caps)
         for row in rows:
             program.row(program.of_multiples(row), most=1.0)
-        found = program.best(program.of_multiples(pattern))
+        found = program.best(program.of_multiples(pattern), patience)
+        proven = proven and found is not None and found[2]
         if found is None:
             continue
-        proven = proven and found[2]
+        if float(np.max(rows @ found[0])) > 1.0 + CERTAIN:
+            proven = False  # the solver's idea of a whole number was too generous
+            continue
         if float(pattern @ found[0]) > best:
             best, chosen = float(pattern @ found[0]), found[0]
     names = granted.allocation.round.pipelines
@@ -148,47 +182,45 @@ def best_use(granted: Granted, analyst: int, budget: Floats, above: float) -> tu
     return best, told, proven
 
 
-def sharing(granted: Granted) -> Finding:
+def sharing(granted: Granted, patience: Patience) -> Finding:
     """Against each analyst's best use of its part of what is left of every block."""
     priority = granted.allocation.round.priority
     heads = float(np.sum(priority[granted.analysts]))
-    worst, culprit, example, proven = np.inf, -1, {}, True
+    worst, number, culprit, example, proven = np.inf, 0.0, -1, {}, granted.complete
     for analyst in granted.analysts:
         has = granted.share(analyst)
-        could, how, sure = best_use(granted, analyst, granted.available * (priority[analyst] / heads), has)
+        could, how, sure = best_use(granted, analyst, granted.available * priority[analyst] / heads, has, patience)
         proven = proven and (sure or could > has)
-        ahead = has - could
-        if ahead < worst:
-            worst, culprit = ahead, analyst
+        if (has - could) / granted.unit(analyst) < worst:
+            worst, number, culprit = (has - could) / granted.unit(analyst), has - could, analyst
             example = {"analyst": granted.name(analyst), "share": has, "share_of_its_part": could, "by": how}
     good = worst >= -TOLERANCE
     return Finding(
         property="sharing-incentive",
         view="granted",
         answer=answer(good, proven),
-        number=worst,
+        number=number,
         meaning="the smallest of: share granted minus the best use of an equal part of every block; at least 0 holds",
         culprit=None if good else granted.name(culprit),
         counterexample={} if good else example,
     )
 
 
-def envy(granted: Granted) -> Finding:
+def envy(granted: Granted, patience: Patience) -> Finding:
     """Against each analyst's best use of what another one got, by the head."""
     priority = granted.allocation.round.priority
     taken = {analyst: granted.taken(analyst) for analyst in granted.analysts}
-    worst, example, proven = 0.0, {}, True
+    worst, number, example, proven = 0.0, 0.0, {}, granted.complete
     for envious in granted.analysts:
-        has = granted.share(envious)
-        blocks = np.unique(granted.demand[granted.members(envious)].indices)
+        has, unit = granted.share(envious), granted.unit(envious)
         for envied in granted.analysts:
-            budget = taken[envied] * (priority[envious] / priority[envied])
-            if envied == envious or float(np.max((budget / granted.capacity)[blocks], initial=0.0)) <= has + worst:
+            if envied == envious:
                 continue
-            could, how, sure = best_use(granted, envious, budget, has + worst)
+            budget = taken[envied] * priority[envious] / priority[envied]
+            could, how, sure = best_use(granted, envious, budget, has + worst * unit, patience)
             proven = proven and (sure or could > has)
-            if could - has > worst:
-                worst = could - has
+            if (could - has) / unit > worst:
+                worst, number = (could - has) / unit, could - has
                 names = {"analyst": granted.name(envious), "envies": granted.name(envied)}
                 example = {**names, "share": has, "share_of_the_other": could, "by": how}
     good = worst <= TOLERANCE
@@ -196,24 +228,24 @@ def envy(granted: Granted) -> Finding:
         property="envy-freeness",
         view="granted",
         answer=answer(good, proven),
-        number=worst,
+        number=number,
         meaning="the largest of: best use of another one's grants minus the own share; at most 0 holds",
         culprit=None if good else str(example["analyst"]),
         counterexample={} if good else example,
     )
 
 
-def pareto(granted: Granted) -> Finding:
+def pareto(granted: Granted, patience: Patience) -> Finding:
     """Is there a feasible allocation that is better for one and worse for none?"""
-    better = _one_change(granted)
-    proven = True
+    better, proven = _one_change(granted), granted.complete
     if better is None:
-        better, proven = _any_change(granted)
+        better, sure = _any_change(granted, patience)
+        proven = proven and sure
+    good = better is None
     gains = {} if better is None else _gains(granted, better)
-    gain = max(gains.values(), default=0.0)
-    good = gain <= TOLERANCE
-    changed = {} if better is None or good else _changed(granted, better)
-    culprit = None if good else max(gains, key=lambda each: gains[each])
+    culprit = None if good else max(gains, key=lambda each: gains[each] / granted.unit(granted.index(each)))
+    gain = 0.0 if culprit is None else gains[culprit]
+    changed = {} if better is None else _changed(granted, better)
     return Finding(
         property="pareto-efficiency",
         view="granted",
@@ -248,13 +280,14 @@ def _one_change(granted: Granted) -> Floats | None:
         multiple = granted.multiple.copy()
         multiple[at] += more[at] * (1.0 - 1e-12) if served[at] else max(more[at] * (1.0 - 1e-12), 1.0)
         mine = granted.members(int(granted.owner[at]))
-        gain = granted.share(int(granted.owner[at]), multiple[mine]) - granted.share(int(granted.owner[at]))
+        owner = int(granted.owner[at])
+        gain = (granted.share(owner, multiple[mine]) - granted.share(owner)) / granted.unit(owner)
         if gain > best and _feasible(granted, multiple):
             best, found = gain, multiple
     return found
 
 
-def _any_change(granted: Granted) -> tuple[Floats | None, bool]:
+def _any_change(granted: Granted, patience: Patience) -> tuple[Floats | None, bool]:
     """A feasible allocation that is better for one and worse for none, found by the solver; whether none is proven."""
     everyone = np.arange(len(granted.pipelines))
     caps = np.maximum(granted.caps(everyone, granted.available), granted.multiple)
@@ -264,32 +297,32 @@ def _any_change(granted: Granted) -> tuple[Floats | None, bool]:
     gain: dict[int, float] = {}
     for analyst in granted.analysts:
         utility = _utility(granted, program, analyst)
-        program.row(utility, least=granted.share(analyst))
+        program.row(utility, least=granted.share(analyst) / granted.unit(analyst))
         for column, value in utility.items():
             gain[column] = gain.get(column, 0.0) + value
-    found = program.best(gain)
+    found = program.best(gain, patience)
     if found is None:
         return None, False
-    now = sum(granted.share(analyst) for analyst in granted.analysts)
+    now = sum(granted.share(analyst) / granted.unit(analyst) for analyst in granted.analysts)
     if found[1] - now <= TOLERANCE:
         return None, found[2]
     better = _repaired(granted, found[0])
     if len(everyone) <= SMALLEST_OVER:
         program.row(gain, least=now + max(0.01 * (found[1] - now), 10 * TOLERANCE))
         changes = _changes(granted, program, caps)
-        fewest = program.best(dict.fromkeys(changes, -1.0))
+        fewest = program.best(dict.fromkeys(changes, -1.0), patience)
         if fewest is not None:
             program.row(dict.fromkeys(changes, 1.0), most=round(-fewest[1]) + 0.5)
-            smallest = program.best(gain)
+            smallest = program.best(gain, patience)
             fewer = None if smallest is None else _repaired(granted, smallest[0])
             better = better if fewer is None else fewer
     return better, better is not None
 
 
 def _utility(granted: Granted, program: Program, analyst: int) -> dict[int, float]:
-    """The analyst's dominant share as terms of a row: where several blocks may be the dominant one, one is picked."""
+    """The analyst's dominant share in its unit as terms of a row: of several possible dominant blocks one is picked."""
     mine = granted.members(analyst)
-    own = granted.patterns(mine)
+    own = granted.patterns(mine) / granted.unit(analyst)
     patterns = np.zeros((len(own), len(granted.pipelines)))
     patterns[:, mine] = own
     if len(patterns) == 1:
@@ -311,9 +344,10 @@ def _changes(granted: Granted, program: Program, caps: Floats) -> list[int]:
     columns = []
     for at, was in enumerate(granted.multiple.tolist()):
         change = program.column(most=1.0, whole=True)
-        here = {at: 1.0, program.count + at: 1.0}
-        program.row({**here, change: -(float(caps[at]) + 1.0)}, most=was)
-        program.row({**here, change: was}, least=was)
+        scale = float(caps[at]) + 1.0
+        here = {at: 1.0 / scale, program.count + at: float(program.more[at]) / scale}
+        program.row({**here, change: -1.0}, most=was / scale)
+        program.row({**here, change: was / scale}, least=was / scale)
         columns.append(change)
     return columns
 
@@ -325,7 +359,8 @@ def _repaired(granted: Granted, multiple: Floats) -> Floats | None:
         shrunk = np.where(multiple > 1, np.maximum(multiple * (1.0 - hair), 1.0), multiple)
         tried = np.where(same, granted.multiple, shrunk)
         tried = np.minimum(tried, granted.allocation.round.max_multiple[granted.pipelines])
-        if _feasible(granted, tried) and min(_gains(granted, tried).values()) >= -1e-7:
+        gains = [gain / granted.unit(granted.index(name)) for name, gain in _gains(granted, tried).items()]
+        if min(gains) >= -1e-7 and max(gains) > TOLERANCE and _feasible(granted, tried):
             return tried
     return None
 

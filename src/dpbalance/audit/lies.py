@@ -23,7 +23,7 @@ from dpbalance.allocation import Allocation
 from dpbalance.amounts import MAX_UNITS
 from dpbalance.audit.divisible import Divisible
 from dpbalance.audit.finding import TOLD_MAX, Finding
-from dpbalance.audit.restated import with_demand
+from dpbalance.audit.restated import Decide, asked, with_demand
 from dpbalance.clock import chance
 from dpbalance.market import Round
 from dpbalance.market.round import Floats, Indices
@@ -34,7 +34,6 @@ FACTORS = (1.05, 1.25, 1.5, 2.0, 4.0)
 TOLERANCE = 1e-6
 """A lie must gain relatively more than this, and counts as losing somewhere from there on."""
 
-Decide = Callable[[Round], Allocation]
 Progress = Callable[[int, int], object]
 
 
@@ -61,7 +60,7 @@ class Best:
         if gain > self.gain:
             self.gain, self.analyst, self.said, self.honest, self.lying = gain, analyst, lie.said, honest, lying
 
-    def finding(self, kind: str, view: Any, tried: int) -> Finding:
+    def finding(self, kind: str, view: Any, tried: int, more: str = "") -> Finding:
         found = self.gain > TOLERANCE
         return Finding(
             property=f"strategy-proofness-{kind}",
@@ -73,7 +72,7 @@ class Best:
             counterexample={"analyst": self.analyst, "lie": self.said, "honest": self.honest, "lying": self.lying}
             if found
             else {},
-            note=f"{tried} lies tried",
+            note=f"{tried} lies tried{more}",
         )
 
 
@@ -106,7 +105,7 @@ def granted_lies(
 ) -> list[Finding]:
     """Strategy proofness of a scheduler on this round."""
     round_, valuation = allocation.round, allocation.valuation
-    random, strong, weak, tried = chance(seed), Best(), Best(), 0
+    random, strong, weak, tried, failed = chance(seed), Best(), Best(), 0, 0
     for liar, name in enumerate(round_.analysts):
         mine = np.flatnonzero(round_.owner == liar)
         _, entries = round_.demands(mine)
@@ -114,15 +113,19 @@ def granted_lies(
         honest, before = _use(round_, valuation.order, mine, allocation.multiple, np.ones(len(entries)))
         most = _dominant_entries(round_, mine, share)
         for lie in (*_lies(most, _headroom(share), random, tries), *_hidings(round_, mine, random, tries // 4)):
-            multiple = decide(_stated(round_, entries, lie.factor)).multiple
-            lying, after = _use(round_, valuation.order, mine, multiple, lie.factor)
+            decision = asked(decide, _stated(round_, entries, lie.factor))
+            if decision is None:
+                failed += 1
+                continue
+            lying, after = _use(round_, valuation.order, mine, decision.multiple, lie.factor)
             strong.offer(name, lie, honest, lying)
             if np.all(after >= before * (1.0 - TOLERANCE)):
                 weak.offer(name, lie, honest, lying)
             tried += 1
         if progress is not None:
             progress(liar + 1, len(round_.analysts))
-    return [strong.finding("strong", "granted", tried), weak.finding("weak", "granted", tried)]
+    more = f"; on {failed} more the scheduler failed" if failed else ""
+    return [best.finding(kind, "granted", tried, more) for kind, best in (("strong", strong), ("weak", weak))]
 
 
 def _lies(most: Any, headroom: Floats, random: np.random.Generator, tries: int) -> Iterator[Lie]:

@@ -8,8 +8,9 @@ from typing import Any
 from dpbalance.allocation import Allocation
 from dpbalance.audit.divisible import Divisible, divisible_findings
 from dpbalance.audit.finding import Finding
-from dpbalance.audit.granted import Granted, granted_findings
-from dpbalance.audit.lies import Decide, Progress, divisible_lies, granted_lies
+from dpbalance.audit.granted import LIMIT_S, Granted, granted_findings
+from dpbalance.audit.lies import Progress, divisible_lies, granted_lies
+from dpbalance.audit.restated import Decide
 from dpbalance.audit.survives import surviving_findings
 from dpbalance.audit.tradeoff import Slope, slope
 
@@ -45,10 +46,13 @@ def audit(
     decide: Decide | None = None,
     *,
     lies: int = LIES,
+    limit_s: float = LIMIT_S,
     seed: int = 0,
     progress: Progress | None = None,
 ) -> Audit:
     """Look at every property. `decide` is the scheduler's own, asked again with lies; without it none are tried.
+
+    All questions about what was granted have `limit_s` seconds together.
 
     >>> from dpbalance.market import worked_example
     >>> from dpbalance.scheduler import scheduler
@@ -71,12 +75,14 @@ def audit(
         if decide is not None and market.analysts:
             findings += divisible_lies(market, lies, seed, progress)
         tangent = slope(market)
-    findings += granted_findings(Granted.of_allocation(allocation))
+    findings += granted_findings(Granted.of_allocation(allocation), limit_s)
     findings += surviving_findings(allocation, market)
     if decide is None:
         notes.append("no lies were tried: there is no scheduler to ask again")
     else:
         findings += granted_lies(allocation, decide, lies, seed, progress)
     if allocation.round.orders is not None:
-        notes.append("with several orders each block is looked at at one of them, the order that binds last")
+        notes.append("with several orders another one may allow more: as granted, what is not refuted is not-found")
+    if not allocation.valuation.feasible.any():
+        notes.append("no pipeline of this round can be met, so there is nothing to share")
     return Audit(allocation=allocation, findings=tuple(findings), slope=tangent, notes=tuple(notes))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
@@ -11,6 +12,20 @@ from dpbalance.allocation import Allocation
 from dpbalance.amounts import MAX_UNITS, epsilons
 from dpbalance.market import Round
 from dpbalance.market.round import Indices
+
+Decide = Callable[[Round], Allocation]
+
+
+def asked(decide: Decide, round_: Round) -> Allocation | None:
+    """What the scheduler decides on this round; None where it fails or breaks a promise, which any scheduler may."""
+    try:
+        decision = decide(round_)
+        if not isinstance(decision, Allocation) or decision.round is not round_:
+            return None
+        decision.check_budget()
+    except Exception:  # a scheduler may come from anywhere
+        return None
+    return decision
 
 
 def with_demand(round_: Round, entries: Indices, units: Any) -> Round:

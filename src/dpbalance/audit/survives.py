@@ -11,6 +11,9 @@ before it looks at anything else, and more budget never serves fewer.
 
 from __future__ import annotations
 
+from fractions import Fraction
+from typing import Any
+
 import numpy as np
 
 from dpbalance.allocation import Allocation
@@ -20,8 +23,8 @@ from dpbalance.audit.granted import Granted
 from dpbalance.market.round import Floats, Indices
 from dpbalance.scheduler.packing import solve_whole
 
-HAIR = 2e-6
-"""Parts are taken smaller by this: step 1 may miss a round number by a digit, and pipelines need all they ask."""
+HAIR = 1e-6
+"""Step 1 may miss a share by this, relatively: whether a part that needs more digits serves a pipeline is not-found."""
 
 
 def surviving_findings(allocation: Allocation, market: Divisible | None) -> list[Finding]:
@@ -52,18 +55,24 @@ def no_waste(allocation: Allocation) -> Finding:
 
 def served(granted: Granted, market: Divisible | None) -> Finding:
     """The number of pipelines of each analyst against what its part could serve."""
-    worst, example, proven = np.inf, {}, True
-    entitled = {} if market is None else dict(zip(market.analysts, market.entitled, strict=True))
-    heads = granted.allocation.round.priority[granted.analysts]
-    for analyst, equal in zip(granted.analysts, heads / np.sum(heads), strict=True):
-        mine = granted.members(analyst)
-        due = float(entitled.get(granted.name(analyst), equal))
-        could, sure = _count(granted, mine, due)
+    worst, proven = 0, granted.complete
+    example: dict[str, Any] = {}
+    entitled = {} if market is None else dict(zip(market.analysts, market.entitled.tolist(), strict=True))
+    priority = granted.allocation.round.priority
+    heads = sum(Fraction(float(priority[each])) for each in granted.analysts)
+    for analyst in granted.analysts:
+        mine, name = granted.members(analyst), granted.name(analyst)
+        equal = Fraction(float(priority[analyst])) / heads
+        due = Fraction(entitled[name]) if name in entitled else equal
         runs = int(np.sum(granted.multiple[mine] > 0))
-        proven = proven and (sure or runs < could)
-        if runs - could < worst:
+        could, sure = _count(granted, mine, due * Fraction(1.0 + HAIR if market else 1.0))
+        proven = proven and sure
+        if market is not None and runs < could:  # perhaps within the digits of step 1
+            could, sure = _count(granted, mine, due * Fraction(1.0 - HAIR))
+            proven = False
+        if runs - could < worst or not example:
             worst = runs - could
-            example = {"analyst": granted.name(analyst), "served": runs, "could_serve": could, "due": due}
+            example = {"analyst": name, "served": runs, "could_serve": could, "due": float(due)}
     good = worst >= 0
     return Finding(
         property="served-incentive",
@@ -77,13 +86,13 @@ def served(granted: Granted, market: Divisible | None) -> Finding:
     )
 
 
-def _count(granted: Granted, mine: Indices, due: float) -> tuple[int, bool]:
+def _count(granted: Granted, mine: Indices, due: Fraction) -> tuple[int, bool]:
     """How many of these pipelines fit into a part of what is left, taken along their total; whether that is proven."""
     demand = granted.demand[mine]
     total: Floats = demand.sum(axis=0)
     asked = np.flatnonzero(total)
-    times = float(np.min(granted.available[asked] / total[asked])) * due * (1.0 - HAIR)
-    budget = np.floor(total[asked] * times).astype(np.int64)
+    times = due * min(Fraction(int(granted.available[at]), int(total[at])) for at in asked.tolist())
+    budget = np.array([int(total[at]) * times.numerator // times.denominator for at in asked.tolist()], dtype=np.int64)
     table = np.asarray(demand[:, asked].toarray().T, dtype=np.int64)
     x, proven = solve_whole(table, budget, np.ones(len(mine)), np.ones(len(mine)))
     return int(np.sum(x > 0)), proven

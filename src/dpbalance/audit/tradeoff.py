@@ -29,6 +29,9 @@ from dpbalance.scheduler import alpha_fair
 FULL = 1e-6
 """A row with less room than this, relatively, is full."""
 
+BETA_MIN = 1e-3
+"""Nearer to 0 step 1 is a linear program for all that doubles can tell, and has no slope."""
+
 DIMENSIONS_MAX = 30
 """Determinants of more dimensions than this are not taken."""
 
@@ -80,7 +83,12 @@ class Extremes:
 
 def slope(market: Divisible) -> Slope | None:
     """dE/dbeta at step 1's answer; None where it has no derivative in beta or is not alpha-fair."""
-    if market.lam is not None or not 0 < market.beta < np.inf or not market.analysts or not np.min(market.take) > 0:
+    if (
+        market.lam is not None
+        or not BETA_MIN <= market.beta < np.inf
+        or not market.analysts
+        or not np.min(market.take) > 0
+    ):
         return None
     optimum = _optimum(market)
     if optimum is None:

@@ -10,7 +10,7 @@ import typer
 
 from dpbalance.cli.app import All, Beta, OptionTexts, RoundFile, Shape, app, put, put_json, read
 from dpbalance.cli.app import Format as Form
-from dpbalance.errors import InputError
+from dpbalance.errors import InputError, OptionError
 
 if TYPE_CHECKING:
     from dpbalance.allocation import Allocation
@@ -24,6 +24,7 @@ Name = Annotated[str, typer.Option("--scheduler", metavar="NAME", help="Who deci
 Lam = Annotated[str | None, typer.Option(metavar="NUMBER", help="Efficiency preference: none, 0 to inf.")]
 Decided = Annotated[Path | None, typer.Option(metavar="FILE", help="Look at this decision instead of a fresh one.")]
 Lies = Annotated[int, typer.Option(min=0, help="Random lies tried for each analyst, beside the paper's three ways.")]
+Limit = Annotated[float, typer.Option("--limit", min=0, metavar="SECONDS", help="For all questions to the solver.")]
 NoLies = Annotated[bool, typer.Option("--no-lies", help="Try no lies at all.")]
 Seed = Annotated[int, typer.Option(min=0, help="Which random lies.")]
 Quiet = Annotated[bool, typer.Option("--quiet", help="Do not say how far it is.")]
@@ -38,6 +39,7 @@ def audit(
     option: OptionTexts = None,
     allocation: Decided = None,
     lies: Lies = 20,
+    limit: Limit = 60.0,
     no_lies: NoLies = False,
     seed: Seed = 0,
     quiet: Quiet = False,
@@ -55,6 +57,7 @@ def audit(
             decided,
             None if no_lies or decider is None else decider.decide,
             lies=lies,
+            limit_s=limit,
             seed=seed,
             progress=tell,
         )
@@ -100,7 +103,10 @@ def frontier(
     from dpbalance.audit import frontier as along
     from dpbalance.cli.deciding import texts
 
-    allocation, _ = _decision(read(round_file), "dpbalance", texts(option), None)
+    asked = texts(option)
+    if fixed := {"beta", "lam", "constraint"} & set(asked):
+        raise OptionError(f"a frontier goes along beta with the default lam: option {min(fixed)!r} has no place in it")
+    allocation, _ = _decision(read(round_file), "dpbalance", asked, None)
     market = Divisible.of_allocation(allocation)
     assert market is not None
     if not market.analysts:
@@ -123,6 +129,10 @@ def _decision(
     from dpbalance.scheduler import scheduler as made
 
     if file is not None:
+        if name != "dpbalance" or asked:
+            raise OptionError(
+                "a decision from a file has been taken: --allocation goes without --scheduler and options"
+            )
         decided = read_allocation(file, round_)
         decided.check()
         return decided, None
@@ -179,7 +189,7 @@ def _shown(finding: Finding) -> str:
 
     def told(value: Any) -> str:
         if isinstance(value, dict):
-            return ", ".join(f"{key} x {number(times, 6)}" for key, times in value.items())
+            return _few(tuple(f"{key} x {number(times, 6)}" for key, times in value.items()))
         return number(value, 6) if isinstance(value, float) else str(value)
 
     words = [f"{key.replace('_', ' ')} {told(value)}" for key, value in finding.counterexample.items()]

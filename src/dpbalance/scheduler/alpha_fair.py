@@ -25,6 +25,7 @@ from dpbalance.allocation.certificate import gap as certified_gap
 from dpbalance.errors import OptionError, SolverError
 from dpbalance.scheduler import kernel_columns as columns
 from dpbalance.scheduler import kernel_shares as kernels
+from dpbalance.scheduler.at_caps import Settled, doubtful, settle
 from dpbalance.scheduler.dual_newton import dual_newton
 from dpbalance.scheduler.primal_newton import primal_newton
 
@@ -43,9 +44,6 @@ TOLERANCE = 1e-13
 
 GOOD = 1e-10
 """A certified gap that is good enough not to try another way."""
-
-NEAR = 1e-5
-"""Relatively this near to its cap an analyst is tried on it."""
 
 UNEVEN = 1e-7
 """How far, relatively, anybody's share may be from where its price puts it before another way is tried."""
@@ -178,15 +176,37 @@ def _solved(
         return Solution(x=x, log_welfare=-np.inf, gap=None, price=price, bound_price=bound_price)
     y, prices = divide(problem, beta, lam, trail)
     x[members] = y / scale[members]
-    room = columns.make_feasible(asked.start, asked.row, asked.value, asked.left, asked.upper, x)
-    if beta < np.inf and (lam is None or lam >= strength(beta)):  # else the sum is held down on purpose
-        poorest = members[np.argsort(x[members] * scale[members], kind="stable")]
-        if columns.top_up(asked.start, asked.row, asked.value, room, asked.upper, poorest, x):
-            columns.make_feasible(asked.start, asked.row, asked.value, asked.left, asked.upper, x)
-    if lam is None and 0 < beta < np.inf:
-        x = _on_caps(asked, beta, x, lambda tried: log_welfare(tried[members] * scale[members], beta, problem.mass))
-    y = x[members] * scale[members]
+    full = beta < np.inf and (lam is None or lam >= strength(beta))  # else the sum is held down on purpose
+    _make_feasible(asked, members[np.argsort(y, kind="stable")] if full else None, x)
     price[:], bound_price[:] = prices[:rows], prices[rows:]
+    found = _proven(problem, members, scale, beta, lam, x, price, bound_price)
+    settled = _at_caps(asked, scale, beta, x) if lam is None and 0 < beta < np.inf else None
+    if settled is None:
+        return found
+    _make_feasible(asked, members[np.argsort(settled.x[members] * scale[members], kind="stable")], settled.x)
+    other = _proven(problem, members, scale, beta, lam, settled.x, settled.price, settled.bound_price)
+    return other if other.gap is not None and other.gap <= max(GOOD, found.gap or 0.0) else found
+
+
+def _make_feasible(asked: Asked, poorest: Indices | None, x: Floats) -> None:
+    """Let every row hold exactly; then give what is still to be had, beginning with the poorest."""
+    room = columns.make_feasible(asked.start, asked.row, asked.value, asked.left, asked.upper, x)
+    if poorest is not None and columns.top_up(asked.start, asked.row, asked.value, room, asked.upper, poorest, x):
+        columns.make_feasible(asked.start, asked.row, asked.value, asked.left, asked.upper, x)
+
+
+def _proven(
+    problem: Problem,
+    members: Indices,
+    scale: Floats,
+    beta: float,
+    lam: float | None,
+    x: Floats,
+    price: Floats,
+    bound_price: Floats,
+) -> Solution:
+    """These shares with what certifies them."""
+    y, prices = x[members] * scale[members], np.concatenate([price, bound_price])
     welfare = log_welfare(y, beta, problem.mass)
     if not certifiable(beta, lam):
         return Solution(x=x, log_welfare=welfare, gap=None, price=price, bound_price=bound_price)
@@ -194,27 +214,23 @@ def _solved(
     return Solution(x=x, log_welfare=welfare, gap=max(proven, 0.0), price=price, bound_price=bound_price)
 
 
-def _on_caps(asked: Asked, beta: float, x: Floats, welfare: Callable[[Floats], float]) -> Floats:
-    """Whoever is a hair below its cap is put on it, and what is left then divided between the others.
+def _at_caps(asked: Asked, scale: Floats, beta: float, x: Floats) -> Settled | None:
+    """Shares with the capped out of the market, where that makes a difference; None where it makes none."""
+    if not doubtful(x, asked.upper, x * scale, beta):
+        return None
 
-    Where a cap and a row bind at the same point neither has a price, and the solver sees such a point only to half its
-    digits; a pipeline that needs exactly its cap would be denied for the rest.
-    """
-    near = (x >= asked.upper * (1.0 - NEAR)) & (x < asked.upper * (1.0 - 1e-12))
-    if not near.any():
-        return x
-    entries = np.repeat(near, np.diff(asked.start))
-    used = np.repeat(np.where(near, asked.upper, 0.0), np.diff(asked.start))[entries] * asked.value[entries]
-    left = asked.left - np.bincount(asked.row[entries], weights=used, minlength=len(asked.left))
-    if not np.min(left) >= 0:
-        return x
-    others = replace(asked, left=left, upper=np.where(near, 0.0, asked.upper))
-    problem, members, scale = others.scaled()
-    tried = np.where(near, asked.upper, 0.0)
-    if len(members):
-        tried[members] = divide(problem, beta, None, Trail())[0] / scale[members]
-    columns.make_feasible(asked.start, asked.row, asked.value, asked.left, asked.upper, tried)
-    return tried if welfare(tried) >= welfare(x) - GOOD else x
+    def rest(left: Floats, capped: npt.NDArray[np.bool_]) -> tuple[Indices, Floats, Floats] | None:
+        others = replace(asked, left=np.maximum(left, 0.0), upper=np.where(capped, 0.0, asked.upper))
+        problem, members, _ = others.scaled()
+        if not np.min(left) >= -1e-12 * np.max(asked.left):
+            return None
+        if not len(members):
+            return members, np.zeros(0), np.zeros(len(left))
+        y, prices = divide(problem, beta, None, Trail())
+        price = np.divide(prices[: len(left)], left, out=np.zeros(len(left)), where=left > 0)
+        return members, y / scale[members], price
+
+    return settle(asked, scale, beta, x, rest)
 
 
 def divide(problem: Problem, beta: float, lam: float | None, trail: Trail) -> tuple[Floats, Floats]:

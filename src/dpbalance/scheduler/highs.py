@@ -26,6 +26,7 @@ def maximise(
     upper: Floats,
     whole: npt.NDArray[np.bool_] | None = None,
     nodes_max: int = 2**31 - 1,
+    seconds_max: float = np.inf,
 ) -> tuple[Floats, Floats, str]:
     """Columns, row duals and status ('optimal', 'infeasible', 'limit') of an LP or MILP given by columns."""
     import highspy
@@ -48,6 +49,7 @@ def maximise(
         "threads": 1,
         "random_seed": 0,
         "mip_max_nodes": nodes_max,
+        "time_limit": seconds_max,
         "primal_feasibility_tolerance": 1e-10 if whole is None else 1e-9,
         "dual_feasibility_tolerance": 1e-10,
         "mip_feasibility_tolerance": 1e-9,
@@ -62,6 +64,7 @@ def maximise(
         highspy.HighsModelStatus.kOptimal: "optimal",
         highspy.HighsModelStatus.kInfeasible: "infeasible",
         highspy.HighsModelStatus.kSolutionLimit: "limit",
+        highspy.HighsModelStatus.kTimeLimit: "limit",
     }
     status = states.get(solver.getModelStatus())
     if status is None:
