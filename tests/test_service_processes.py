@@ -4,6 +4,7 @@ import os
 import signal
 import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from threading import Event, Thread
 from typing import Any
@@ -184,6 +185,20 @@ def test_when_the_leading_replica_is_killed_the_other_leads_within_the_lease(
     finally:
         one.stop()
         two.stop()
+
+
+def test_replicas_that_start_at_once_on_an_empty_database_share_what_one_of_them_makes(
+    tmp_path: Path, postgres: PostgresServer
+) -> None:
+    database = postgres.database()
+    with ThreadPoolExecutor(3) as threads:
+        replicas = list(threads.map(lambda _: Served(tmp_path, database), range(3)))
+    try:
+        told = [each.client().call(_whoami()) for each in replicas]
+        assert told == [{"role": "operator", "name": "operator"}] * 3
+    finally:
+        for each in replicas:
+            each.stop()
 
 
 def test_a_server_that_is_asked_to_end_ends_in_order_and_gives_the_lease_back(tmp_path: Path) -> None:

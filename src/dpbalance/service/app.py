@@ -36,9 +36,10 @@ REFUSALS = (400, 401, 403, 404, 405, 409, 413, 422, 429, 503)
 def make_desk(config: Config, clock: Clock | None = None) -> Desk:
     """Open or make everything that is kept."""
     clock = clock or RealClock()
-    ledger = ledger_at(config, clock)
     database = Database(config.database)
-    database.migrate()
+    with database.alone():
+        ledger = ledger_at(config, clock)
+        database.migrate()
     metrics, log = Metrics(), logger(config.log)
     submitting = Submitting(database, clock, ledger.orders)
     return Desk(
@@ -58,15 +59,14 @@ def make_desk(config: Config, clock: Clock | None = None) -> Desk:
 
 
 def ledger_at(config: Config, clock: Clock) -> Ledger:
-    """The ledger at this address, or a new one; of replicas that start at once, one makes it."""
+    """The ledger at this address, or a new one where there is none."""
     try:
         return open_ledger(config.database, key_file=config.ledger_key, clock=clock)
     except (NotInLedger, LedgerDamaged) as problem:
-        with suppress(AlreadyRegistered):
+        try:
             return create_ledger(config.database, orders=config.orders, key_file=config.ledger_key, clock=clock)
-        if isinstance(problem, LedgerDamaged):
-            raise
-        return open_ledger(config.database, key_file=config.ledger_key, clock=clock)
+        except AlreadyRegistered:
+            raise problem from None
 
 
 def _rows(database: Database, numbers: Sequence[int]) -> list[Any]:

@@ -19,8 +19,8 @@ BUSY_S = 30.0
 POOL = 8
 """Connections of one process; each of its threads needs one at a time."""
 
-MIGRATING = 7_264_001
-"""The advisory lock under which replicas that start at once make the tables one after the other."""
+STARTING = 7_264_001
+"""The number of PostgreSQL's advisory lock under which a replica starts."""
 
 
 def own_address(url: str) -> str:
@@ -67,11 +67,19 @@ class Database:
         with self._told(), self._reading.connect() as connection:
             yield connection
 
+    @contextmanager
+    def alone(self) -> Iterator[None]:
+        """Replicas that start at once make what is missing one after the other."""
+        if self.sqlite:
+            yield
+            return
+        with self.reading() as connection:
+            connection.execute(sa.text(f"SELECT pg_advisory_xact_lock({STARTING})"))
+            yield
+
     def migrate(self) -> None:
-        """Bring the tables to the newest version; replicas that start at once wait for each other."""
+        """Bring the tables to the newest version."""
         with self.writing() as connection:
-            if not self.sqlite:
-                connection.execute(sa.text(f"SELECT pg_advisory_xact_lock({MIGRATING})"))
             config = alembic.config.Config()
             config.set_main_option("script_location", str(Path(__file__).parent / "migrations"))
             config.attributes["connection"] = connection

@@ -148,9 +148,9 @@ class Rounds:
             number = self._intend(document, now)
             if number is None:
                 continue
-            told = self._charge(number, allocation, document, snapshot.seq)
-            if told:
-                self._settle(number, document, told, stopwatch() - began)
+            claims = self._charge(number, allocation, document, snapshot.seq)
+            if claims is not None:
+                self._settle(number, document, claims, stopwatch() - began)
                 return self._told(number, document, snapshot, solve, stopwatch() - began, attempt)
         raise DPBalanceError(f"the state changed under {ATTEMPTS} decisions in a row", hint="the next round")
 
@@ -224,7 +224,7 @@ class Rounds:
     def _charge(self, number: int, allocation: Allocation, document: dict[str, Any], seen: int) -> range | None:
         """The numbers of the grants; None where the ledger holds what the snapshot did not show."""
         if not document["grants"] and not document["denials"]:
-            return range(0, 1)  # nothing new: there is nothing to record in the ledger
+            return range(0)  # nothing new: there is nothing to record in the ledger
         decision = replace(Decision.of(allocation), denied=tuple(document["denials"]))
         order = {each: at for at, each in enumerate(decision.pipelines)}
         document["grants"].sort(key=lambda each: order[each["pipeline"]])
@@ -233,7 +233,7 @@ class Rounds:
         except (BudgetExceeded, BlockClosed) as refusal:
             self._undo(number, "refused", {**document, "notes": [*document["notes"], str(refusal)]})
             return None
-        return receipt.grants if document["grants"] else range(0, 1)
+        return receipt.grants
 
     def _settle(self, number: int, document: dict[str, Any], grants: range, seconds: float | None) -> None:
         """Write behind the charge what it came to."""
@@ -288,7 +288,7 @@ class Rounds:
             return
         document["grants"].sort(key=lambda each: claim[each["pipeline"]])
         first = min((claim[each["pipeline"]] for each in document["grants"]), default=0)
-        self._settle(number, document, range(first, first + max(len(document["grants"]), 1)), None)
+        self._settle(number, document, range(first, first + len(document["grants"])), None)
 
     def _told(
         self, number: int, document: dict[str, Any], snapshot: Snapshot, solve: float, seconds: float, attempt: int
