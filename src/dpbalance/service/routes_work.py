@@ -139,7 +139,7 @@ async def explain_pipeline(desk: Here, who: Who, pipeline: PipelineId) -> dict[s
     """Say why a waiting pipeline would not be served now, and what would help; or what it got."""
     row = await _mine(desk, who, pipeline)
     if row.state != PENDING:
-        return {"pipeline": pipeline, "sentence": f"{pipeline} is {row.state}.", **_got(row)}
+        return {"pipeline": pipeline, "sentence": f"{pipeline} is {SHOWN.get(row.state, row.state)}.", **_got(row)}
     return await desk.solver(do="explain", pipeline=pipeline, analyst=who.analyst)
 
 
@@ -153,7 +153,7 @@ def round_shown(row: Any, who: Caller, whole: bool) -> dict[str, Any]:
     listed = {"grants": document.pop("grants"), "denials": document.pop("denials")}
     if who.analyst is not None:
         listed = {name: [each for each in rows if each["analyst"] == who.name] for name, rows in listed.items()}
-        document["notes"] = [each for each in document["notes"] if "analyst" not in each]
+        document["notes"] = []  # a refusal may name anybody's pipeline
     kept = {name: document[name] for name in ("scheduler", "metrics", "pending", "granted", "denied", "notes")}
     head = {"number": row.number, "state": row.state, "started": row.started, "seconds": row.seconds}
     return {**head, **kept, **(listed if whole else {})}
