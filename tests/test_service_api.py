@@ -12,6 +12,7 @@ from house import ROLES, House, house
 from dpbalance.errors import TABLE
 from dpbalance.service.access import RULES
 from dpbalance.service.app import unruled
+from dpbalance.service.models import BULK_MAX
 from dpbalance.service.problems import MEDIA
 
 ASK = {"devices": "all", "windows": {"latest": 1}, "cost": 0.1}
@@ -437,3 +438,31 @@ def test_an_option_that_is_no_json_is_refused(home: House, options: str) -> None
     answer = home.ask("PUT", "/v1/settings", content=body.encode(), headers={"If-Match": "*"})
     assert answer.status_code == 422, answer.text
     assert home.made("GET", "/v1/settings")["options"] == {}
+
+
+def test_an_answer_that_takes_too_long_is_not_waited_for(tmp_path: Path) -> None:
+    with house(tmp_path, solve_limit=0.05) as home:
+        home.market()
+        name = home.submit(0.1)
+        problem(home.ask("GET", f"/v1/pipelines/{name}/explain"), "Overloaded")
+        problem(home.ask("POST", "/v1/previews", json={}), "Overloaded")
+        assert home.desk.solver._waiting == 0
+
+
+def test_a_preview_over_http_is_decided_beside_the_server(home: House) -> None:
+    home.market()
+    name = home.submit(0.1)
+    told = home.made("POST", "/v1/previews", json={"scheduler": "fcfs"})
+    assert [each["pipeline"] for each in told["grants"]] == [name]
+    assert home.made("GET", f"/v1/pipelines/{name}/explain", role="analyst")["served"]
+    problem(home.ask("POST", "/v1/previews", json={"scheduler": "none-such"}), "UnknownScheduler")
+    home.round()
+    problem(home.ask("POST", "/v1/previews", json={}), "NotNow")
+
+
+def test_one_request_brings_so_many_pipelines_and_no_more(home: House) -> None:
+    home.market()
+    body = {"pipelines": [ASK] * (BULK_MAX + 1)}
+    problem(home.ask("POST", "/v1/batches", role="analyst", json=body), "InputError")
+    body["pipelines"].pop()
+    assert len(home.made("POST", "/v1/batches", role="analyst", json=body)["ids"]) == BULK_MAX
