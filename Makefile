@@ -37,7 +37,7 @@ test: setup
 soak: setup
 	DPB_KILLS=1000 DPB_CUTS=20000 DPB_RESTARTS=40 DPB_HISTORIES=20000 DPB_SEEDS=10000 DPB_RACE_SECONDS=300 \
 	  timeout 3600 $(BIN)/python -m pytest -n 2 tests/test_ledger_race.py tests/test_ledger_crash.py tests/test_ledger_histories.py
-	DPB_SERVICE_KILLS=50 DPB_SERVICE_EXAMPLES=300 \
+	DPB_SERVICE_KILLS=50 DPB_SERVICE_EXAMPLES=100000 DPB_SERVICE_SECONDS=600 \
 	  timeout 3600 $(BIN)/python -m pytest tests/test_service_processes.py tests/test_service_schema.py
 	$(BIN)/python -m benchmarks.service --minutes 10
 
