@@ -37,7 +37,8 @@ def test_schemathesis_finds_nothing(served: Served, tmp_path: Path) -> None:
     command = [
         str(Path(sys.executable).parent / "schemathesis"), "--config-file", str(config), "run",
         f"{served.url}/openapi.json", "--header", f"Authorization: Bearer {token}",
-        "--max-examples", str(EXAMPLES), "--max-time", str(SECONDS), "--seed", "1", "--no-color", "--warnings", "off", "--request-timeout", "60",
+        "--max-examples", str(EXAMPLES), "--max-time", str(SECONDS),
+        "--seed", "1", "--no-color", "--warnings", "off", "--request-timeout", "60",
     ]  # fmt: skip
     ended = subprocess.run(command, capture_output=True, text=True, cwd=tmp_path)
     assert ended.returncode == 0, ended.stdout[-12_000:] + ended.stderr[-2_000:]
