@@ -18,6 +18,7 @@ import scipy.sparse
 import dpbalance
 from benchmarks.measure import Result, milliseconds
 from benchmarks.peers import packing_by_highs, scaled_rows, shares_by_cvxpy
+from dpbalance.audit import Divisible, audit, explain, frontier
 from dpbalance.clock import chance, stopwatch
 from dpbalance.scheduler import alpha_fair, packing
 from dpbalance.simulate import run, workload, write_trace
@@ -192,6 +193,23 @@ def runs() -> Iterator[Result]:
         )
 
 
+def audits() -> Iterator[Result]:
+    """The frontier over 50 betas and a whole audit of a round of the paper's size, warm."""
+    decider = dpbalance.scheduler("dpbalance")
+    decision = decider.decide(dpbalance.paper_round(seed=1))
+    market = Divisible.of_allocation(decision)
+    betas = np.linspace(0.0, 5.0, 50).tolist()
+    for case, action, bar in (
+        ("frontier of 50 betas, paper round", lambda: frontier(market, betas), 100.0),
+        ("audit without lies, paper round", lambda: audit(decision), None),
+        ("explain a denial, paper round", lambda: explain(decision, decision.denied[0].pipeline, decider.decide), None),
+    ):
+        taken = milliseconds(action)
+        yield Result(
+            family="audit", case=case, phases_ms={"ours": taken}, figure=taken, unit="ms", bar=bar, at_least=False
+        )
+
+
 def starts() -> Iterator[Result]:
     """Processes from nothing: help, the worked example with kernels on disk, and without them."""
     program = [sys.executable, "-m", "dpbalance"]
@@ -236,6 +254,7 @@ FAMILIES: dict[str, Callable[[], Iterator[Result]]] = {
     "packings": packings,
     "baselines": baselines,
     "runs": runs,
+    "audits": audits,
     "starts": starts,
     "shares": shares,
 }

@@ -64,6 +64,14 @@ def test_two_thousand_degenerate_instances_are_certified(part: int) -> None:
             assert np.all(solution.x <= instance["upper"]), where
 
 
+@pytest.mark.parametrize("beta", [0.3, 1.0, 2.2, 20.0])
+def test_a_cap_that_binds_where_a_row_does_is_met_to_the_last_digit(beta: float) -> None:
+    """Half of the block each, which is all that the first can use."""
+    solution = alpha_fair.solve([[0.5, 0.7]], [1.0], [1.0, 1.0], beta, upper=[1.0, 1.0])
+    np.testing.assert_allclose(solution.x, [1.0, 5 / 7], rtol=1e-12)
+    assert solution.gap <= 1e-8
+
+
 def test_lexicographic_max_min_leaves_everyone_a_bottleneck() -> None:
     """Max-min fair: each analyst has a full row (or its bound) on which nobody gets more than it does."""
     random = chance(3)

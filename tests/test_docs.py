@@ -9,6 +9,7 @@ import pytest
 from typer.main import get_command
 
 from dpbalance import worked_example
+from dpbalance.audit.finding import PROPERTIES
 from dpbalance.cli.app import INTERRUPTED, app
 from dpbalance.errors import TABLE, DPBalanceError
 from dpbalance.market import round_to_json
@@ -79,6 +80,17 @@ def test_every_scheduler_and_every_option_is_documented(name: str) -> None:
         row = re.search(rf"^\| `{option.name}` \|.*\| `([^`]*)` \|$", told + common, re.MULTILINE)
         assert row, f"option {option.name} of {name} is not documented"
         assert row.group(1) == str(option.default).lower()
+
+
+def test_every_property_is_documented_and_every_theorem_names_a_test_that_exists() -> None:
+    told = page("properties.md")
+    for name in PROPERTIES:
+        assert f"`{name}`" in section(told, "The properties"), name
+    tests = (ROOT / "tests" / "test_theorems.py").read_text(encoding="utf-8")
+    quoted = re.findall(r"`\.\.([a-z0-9_.]+)`", section(told, "Theorem by theorem"))
+    assert len(quoted) >= 13
+    for each in quoted:
+        assert each.strip(".") in tests, each
 
 
 def test_the_round_in_the_documentation_is_the_worked_example() -> None:

@@ -25,7 +25,7 @@ from scipy import sparse
 
 from dpbalance.allocation import Allocation
 from dpbalance.allocation.certificate import strength, totals
-from dpbalance.audit.finding import Finding, answer
+from dpbalance.audit.finding import TOLD_MAX, Finding, answer
 from dpbalance.market.round import Floats
 from dpbalance.scheduler import alpha_fair
 
@@ -244,7 +244,7 @@ def envy(market: Divisible, name: str, due: Floats, note: str) -> Finding:
                 break
         if len(others):
             best = int(np.argmax(ratio))
-            worst, pair = float(ratio[best]), (at, int(others[best]))
+            worst, pair = min(float(ratio[best]), TOLD_MAX), (at, int(others[best]))
     good = worst <= 1.0 + TOLERANCE
     envious, envied = market.analysts[pair[0]], market.analysts[pair[1]]
     return Finding(
@@ -266,4 +266,4 @@ def _wanting(
     block, _ = market.column(analyst)
     rows = bundles[block]
     found = np.flatnonzero(np.bincount(rows.indices[rows.data > 0], minlength=len(market.analysts)) == len(block))
-    return (float("inf"), (analyst, int(found[0]))) if len(found) and market.upper[analyst] > 0 else (worst, pair)
+    return (TOLD_MAX, (analyst, int(found[0]))) if len(found) and market.upper[analyst] > 0 else (worst, pair)

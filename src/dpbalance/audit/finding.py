@@ -8,12 +8,17 @@ from typing import Any, Literal
 
 Answer = Literal["holds", "fails", "not-found"]
 
+TOLD_MAX = 1e6
+"""Larger ratios are told as this one: somebody has nothing, and anything is infinitely more."""
+
 PROPERTIES = {
     "pareto-efficiency": "nobody can get more without somebody getting less",
     "sharing-incentive": "everybody gets at least what an equal part of every block would be worth to it",
     "sharing-incentive-entitled": "the same against its entitlement instead of an equal part",
     "envy-freeness": "nobody would prefer what another one got",
     "envy-freeness-entitled": "the same, by the head of their entitlements",
+    "no-waste": "nobody was denied a pipeline that would still fit",
+    "served-incentive": "everybody is served as many pipelines as its part, along its total demand, could serve",
     "strategy-proofness-strong": "nobody gets more by misstating what it needs",
     "strategy-proofness-weak": "nobody gets more by misstating what it needs without losing elsewhere",
 }

@@ -13,7 +13,7 @@ dominant share that is of use to it. Either way the liar's a_i stays: it lies ab
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -22,7 +22,8 @@ from scipy import sparse
 from dpbalance.allocation import Allocation
 from dpbalance.amounts import MAX_UNITS
 from dpbalance.audit.divisible import Divisible
-from dpbalance.audit.finding import Finding
+from dpbalance.audit.finding import TOLD_MAX, Finding
+from dpbalance.audit.restated import with_demand
 from dpbalance.clock import chance
 from dpbalance.market import Round
 from dpbalance.market.round import Floats, Indices
@@ -34,7 +35,7 @@ TOLERANCE = 1e-6
 """A lie must gain relatively more than this, and counts as losing somewhere from there on."""
 
 Decide = Callable[[Round], Allocation]
-Progress = Callable[[int, int], None]
+Progress = Callable[[int, int], object]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -56,7 +57,7 @@ class Best:
     lying: float = 0.0
 
     def offer(self, analyst: str, lie: Lie, honest: float, lying: float) -> None:
-        gain = (lying - honest) / honest if honest > 0 else (float("inf") if lying > 0 else 0.0)
+        gain = min((lying - honest) / max(honest, 1e-300), TOLD_MAX)
         if gain > self.gain:
             self.gain, self.analyst, self.said, self.honest, self.lying = gain, analyst, lie.said, honest, lying
 
@@ -172,11 +173,8 @@ def _dominant_entries(round_: Round, mine: Indices, share: Floats) -> Any:
 
 def _stated(round_: Round, entries: Indices, factor: Floats) -> Round:
     """The round as the liar has it; what it keeps back is asked in amounts that no block can give."""
-    cost = round_.cost.copy()
-    said = np.where(factor[:, None] > 0, np.rint(cost[entries] * factor[:, None]), MAX_UNITS)
-    cost[entries] = np.clip(said, 1, MAX_UNITS).astype(np.int64)
-    largest = np.maximum.reduceat(cost.max(axis=1), round_.start[:-1])
-    return replace(round_, cost=cost, unrounded=largest / 1e9)
+    said = np.where(factor[:, None] > 0, np.rint(round_.cost[entries] * factor[:, None]), MAX_UNITS)
+    return with_demand(round_, entries, said)
 
 
 def _use(round_: Round, order: Indices, mine: Indices, multiple: Floats, factor: Floats) -> tuple[float, Floats]:

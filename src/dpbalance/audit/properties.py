@@ -10,6 +10,7 @@ from dpbalance.audit.divisible import Divisible, divisible_findings
 from dpbalance.audit.finding import Finding
 from dpbalance.audit.granted import Granted, granted_findings
 from dpbalance.audit.lies import Decide, Progress, divisible_lies, granted_lies
+from dpbalance.audit.survives import surviving_findings
 from dpbalance.audit.tradeoff import Slope, slope
 
 FORMAT = "dpbalance-audit/1"
@@ -67,10 +68,11 @@ def audit(
         market = None
     else:
         findings += divisible_findings(market)
-        if lies >= 0 and decide is not None and market.analysts:
+        if decide is not None and market.analysts:
             findings += divisible_lies(market, lies, seed, progress)
         tangent = slope(market)
     findings += granted_findings(Granted.of_allocation(allocation))
+    findings += surviving_findings(allocation, market)
     if decide is None:
         notes.append("no lies were tried: there is no scheduler to ask again")
     else:
