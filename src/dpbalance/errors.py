@@ -18,6 +18,8 @@
             AlreadyRegistered a name that stands in the ledger
         LedgerUnavailable     the store could not be reached, or did not answer
         LedgerDamaged         what is stored contradicts itself
+        PlanRefused           a device agent that will not carry out a plan: tampered, expired, over its cap
+        EngineError           a run that could not be started, or came to nothing
         SolverError           a kernel could not prove its answer
 
 A message is a sentence with the culprit and the numbers; `hint` is the next step. The code, the HTTP status and the
@@ -116,6 +118,14 @@ class LedgerDamaged(DPBalanceError):
     """What is stored contradicts itself, or is older than what was acknowledged."""
 
 
+class PlanRefused(DPBalanceError):
+    """A device agent does not carry out this plan: tampered with, expired, not for it, or over its own cap."""
+
+
+class EngineError(DPBalanceError):
+    """A run could not be started, is not known, or came to nothing."""
+
+
 class SolverError(DPBalanceError):
     """A kernel ended without an answer it can prove."""
 
@@ -141,6 +151,8 @@ TABLE: dict[str, Row] = {
     "Fenced": Row("DPB-215", 409, 5),
     "WrongStage": Row("DPB-216", 409, 5),
     "AlreadyRegistered": Row("DPB-217", 409, 5),
+    "PlanRefused": Row("DPB-401", 409, 8),
+    "EngineError": Row("DPB-402", 502, 8),
     "SolverError": Row("DPB-301", 500, 6),
     "LedgerUnavailable": Row("DPB-310", 503, 7),
     "LedgerDamaged": Row("DPB-311", 500, 7),
