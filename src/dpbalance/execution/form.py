@@ -7,6 +7,7 @@ import json
 import math
 import os
 from collections.abc import Callable
+from contextlib import suppress
 from functools import cache
 from pathlib import Path
 from types import NoneType, UnionType
@@ -51,6 +52,20 @@ def write_durably(path: Path, content: bytes) -> None:
         sync_folder(path.parent)
     except OSError:
         half.unlink(missing_ok=True)
+        raise
+
+
+def append_durably(handle: int, end: int, content: bytes) -> None:
+    """Write this after the first `end` bytes and wait until it is on disk; what failed half-way is taken back."""
+    try:
+        os.ftruncate(handle, end)
+        rest = memoryview(content)
+        while rest:
+            rest = rest[os.write(handle, rest) :]
+        os.fsync(handle)
+    except OSError:
+        with suppress(OSError):  # whoever writes next cuts it off, too
+            os.ftruncate(handle, end)
         raise
 
 

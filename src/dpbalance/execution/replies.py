@@ -4,17 +4,16 @@ from __future__ import annotations
 
 import fcntl
 import hashlib
-import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from io import FileIO
 from pathlib import Path
-from typing import BinaryIO
 
 import numpy as np
 
 from dpbalance.errors import FileFormatError, PlanRefused
-from dpbalance.execution.form import canonical, parsed, sync_folder
+from dpbalance.execution.form import append_durably, canonical, parsed, sync_folder
 from dpbalance.execution.models import Floats
 
 
@@ -68,7 +67,7 @@ class Replies:
     @contextmanager
     def held(self) -> Iterator[HeldReplies]:
         """Answer while nobody else can."""
-        with self._path.open("a+b") as file:
+        with self._path.open("a+b", buffering=0) as file:
             fcntl.flock(file, fcntl.LOCK_EX)
             yield HeldReplies(file)
 
@@ -76,7 +75,7 @@ class Replies:
 class HeldReplies:
     """The file under its lock. A part that was not written to its end was never sent."""
 
-    def __init__(self, file: BinaryIO) -> None:
+    def __init__(self, file: FileIO) -> None:
         self._file = file
         file.seek(0)
         content = file.read()
@@ -100,10 +99,7 @@ class HeldReplies:
     def keep(self, number: int, reply: bytes) -> bytes:
         """Write an answer and wait until it is on disk; then it may be sent."""
         try:
-            self._file.truncate(self._end)
-            self._file.write(b"%d %d\n" % (number, len(reply)) + reply)
-            self._file.flush()
-            os.fsync(self._file.fileno())
+            append_durably(self._file.fileno(), self._end, b"%d %d\n" % (number, len(reply)) + reply)
         except OSError as problem:
             reason = problem.strerror or str(problem)
             raise PlanRefused(f"this device cannot keep its answer, so it sends none: {reason}") from None

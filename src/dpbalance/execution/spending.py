@@ -8,15 +8,14 @@ from __future__ import annotations
 import fcntl
 import hashlib
 import json
-import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from io import FileIO
 from pathlib import Path
-from typing import BinaryIO
 
 from dpbalance.errors import LedgerDamaged, PlanRefused
-from dpbalance.execution.form import canonical
+from dpbalance.execution.form import append_durably, canonical
 from dpbalance.execution.plan import DevicePlan
 
 START = "0" * 64
@@ -44,7 +43,7 @@ class SpendRecord:
     @contextmanager
     def held(self) -> Iterator[Held]:
         """Read and add while nobody else can."""
-        with self._path.open("a+b") as file:
+        with self._path.open("a+b", buffering=0) as file:
             fcntl.flock(file, fcntl.LOCK_EX)
             yield Held(file)
 
@@ -59,7 +58,7 @@ class SpendRecord:
 class Held:
     """The record under its lock."""
 
-    def __init__(self, file: BinaryIO) -> None:
+    def __init__(self, file: FileIO) -> None:
         self._file = file
         file.seek(0)
         content = file.read()
@@ -101,14 +100,10 @@ class Held:
         now = _hash(self._last, told)
         line = canonical({**told, "prev": self._last, "hash": now}) + b"\n"
         try:
-            self._file.truncate(self._end)
-            self._file.write(line)
-            self._file.flush()
-            os.fsync(self._file.fileno())
+            append_durably(self._file.fileno(), self._end, line)
         except OSError as problem:
-            with_reason = problem.strerror or str(problem)
-            self._file.close()  # what may be half written is cut off by whoever writes next
-            raise PlanRefused(f"{spent.run}: this device cannot record what it would spend: {with_reason}") from None
+            reason = problem.strerror or str(problem)
+            raise PlanRefused(f"{spent.run}: this device cannot record what it would spend: {reason}") from None
         self._last, self._end = now, self._end + len(line)
         self.entries.append(spent)
 
