@@ -95,7 +95,7 @@ class LocalRunner:
         folder = self.folder / run
         if not (folder / PLAN).exists():
             return Standing.UNKNOWN
-        if _held(folder / LOCK):
+        if held(folder / LOCK):
             return Standing.RUNNING
         if not (folder / RESULT).exists() and (folder / STARTED).exists():
             begun = parsed(Started, (folder / STARTED).read_bytes(), STARTED).time
@@ -109,7 +109,7 @@ class LocalRunner:
     def stop(self, run: str) -> None:
         """End the worker, gently first; its number is used only while its lock is held, so nobody else is hit."""
         folder = self.folder / run
-        if not _held(folder / LOCK) or not (folder / STARTED).exists():
+        if not held(folder / LOCK) or not (folder / STARTED).exists():
             return
         pid = parsed(Started, (folder / STARTED).read_bytes(), STARTED).pid
         child = self._children.get(run)
@@ -121,10 +121,10 @@ class LocalRunner:
             for _ in range(int(STOP_SECONDS / 0.05)):
                 if child is not None:
                     child.poll()
-                if not _held(folder / LOCK):
+                if not held(folder / LOCK):
                     break
                 self._clock.sleep(0.05)
-            if not _held(folder / LOCK):
+            if not held(folder / LOCK):
                 break
         self._reap()
 
@@ -153,7 +153,7 @@ class LocalRunner:
                 del self._children[run]
 
 
-def _held(lock: Path) -> bool:
+def held(lock: Path) -> bool:
     """Does anybody hold this lock?"""
     try:
         handle = os.open(lock, os.O_RDWR)
