@@ -35,7 +35,7 @@ test: setup
 
 # The ledger's tests again, for as long as it takes to be sure: more kills, cuts, restarts, histories and seeds.
 soak: setup
-	DPB_KILLS=1000 DPB_CUTS=20000 DPB_RESTARTS=40 DPB_HISTORIES=20000 DPB_SEEDS=10000 DPB_RACE_SECONDS=120 \
+	DPB_KILLS=1000 DPB_CUTS=20000 DPB_RESTARTS=40 DPB_HISTORIES=20000 DPB_SEEDS=10000 DPB_RACE_SECONDS=300 \
 	  timeout 3600 $(BIN)/python -m pytest -n 2 tests/test_ledger_race.py tests/test_ledger_crash.py tests/test_ledger_histories.py
 
 check: setup

@@ -14,12 +14,12 @@ from benchmarks.measure import Result
 from benchmarks.specs import FAMILIES
 
 
-def main() -> int:
+def main(given: list[str] | None = None) -> int:
     """Run, report, and fail if a bar is missed."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks")
     parser.add_argument("families", nargs="*", default=[], help=f"of {', '.join(FAMILIES)}; none means all")
     parser.add_argument("--out", type=Path, default=Path("out"))
-    arguments = parser.parse_args()
+    arguments = parser.parse_args(given)
     unknown = set(arguments.families) - set(FAMILIES)
     if unknown:
         parser.error(f"unknown family {sorted(unknown)[0]!r}; known are {', '.join(FAMILIES)}")
@@ -43,7 +43,7 @@ def machine() -> dict[str, str | int]:
     if information.exists():
         lines = information.read_text(encoding="utf-8").splitlines()
         model = next((line.split(":", 1)[1].strip() for line in lines if line.startswith("model name")), model)
-    names = ("numpy", "numba", "highspy", "cvxpy", "clarabel")
+    names = ("numpy", "numba", "highspy", "cvxpy", "clarabel", "psycopg")
     return {
         "processor": model,
         "cores": os.cpu_count() or 1,

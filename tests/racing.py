@@ -39,16 +39,22 @@ def race(
         path.write_text(json.dumps({**config, "clients": clients // processes, "name": f"c{number}"}))
         command = [sys.executable, ledger_clients.__file__, str(path)]
         running.append(subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True))
-    for each in running:
-        assert each.stdout is not None
-        assert each.stdout.readline() == "ready\n"
-    for each in running:
-        assert each.stdin is not None
-        each.stdin.write("go\n")
-        each.stdin.flush()
-    if meanwhile is not None:
-        meanwhile()
-    told = [each.communicate()[0] for each in running]
+    try:
+        for each in running:
+            assert each.stdout is not None
+            assert each.stdout.readline() == "ready\n"
+        for each in running:
+            assert each.stdin is not None
+            each.stdin.write("go\n")
+            each.stdin.flush()
+        if meanwhile is not None:
+            meanwhile()
+        told = [each.communicate()[0] for each in running]
+    finally:
+        for each in running:
+            if each.poll() is None:  # something went wrong before they were done
+                each.kill()
+                each.communicate()
     assert [each.returncode for each in running] == [0] * processes
     return [Attempt(*json.loads(line)) for text in told for line in text.splitlines()]
 

@@ -79,6 +79,10 @@ class PostgresServer:
         log = (self.folder / "log").open("ab")
         self._process = subprocess.Popen(command, stdout=log, stderr=log, start_new_session=True, **self._options())
         log.close()
+        self._until_it_answers()
+
+    def _until_it_answers(self) -> None:
+        assert self._process is not None
         until = time.monotonic() + START_S
         while True:
             try:
@@ -108,11 +112,14 @@ class PostgresServer:
 
     def kill_a_backend(self) -> None:
         """Kill a process of the server that works for a client; the server stops all others and recovers by itself."""
+        text = "SELECT pid FROM pg_stat_activity WHERE datname LIKE 'test_%' AND pid <> pg_backend_pid()"
+        until = time.monotonic() + START_S
         with psycopg.connect(self.url("postgres"), autocommit=True) as connection:
-            text = "SELECT pid FROM pg_stat_activity WHERE datname LIKE 'test_%' AND pid <> pg_backend_pid()"
-            found = connection.execute(text).fetchall()
-        assert found, "nobody is connected"
+            while not (found := connection.execute(text).fetchall()):
+                assert time.monotonic() < until, "nobody is connected"
+                time.sleep(0.01)
         os.kill(found[0][0], signal.SIGKILL)
+        self._until_it_answers()
 
     def stop(self) -> None:
         """Stop by the server's own number, and remove everything."""

@@ -4,6 +4,7 @@ import doctest
 import json
 import re
 from pathlib import Path
+from typing import Any
 
 import pytest
 from typer.main import get_command
@@ -59,9 +60,17 @@ def test_every_exit_status_is_documented() -> None:
     assert {int(each) for each in documented} == {0, 2, INTERRUPTED, *(row.exit_status for row in TABLE.values())}
 
 
+def commands_of(group: Any, before: str = "") -> dict[str, Any]:
+    """Every command that does something, by what is typed for it."""
+    found = {}
+    for name, command in group.commands.items():
+        inner = hasattr(command, "commands")
+        found.update(commands_of(command, f"{before}{name} ") if inner else {f"{before}{name}": command})
+    return found
+
+
 def test_every_command_and_every_option_is_documented() -> None:
-    commands = get_command(app).commands  # type: ignore[attr-defined]
-    for name, command in commands.items():
+    for name, command in commands_of(get_command(app)).items():
         told = section(page("cli.md"), name)
         assert f"dpbalance {name}" in told
         documented = set(re.findall(r"^\| `(--[a-z-]+)` \|", told, re.MULTILINE))

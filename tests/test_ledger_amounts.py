@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import sqlite3
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -116,6 +117,40 @@ def test_a_block_twice_in_one_claim_is_refused() -> None:
             block=np.array([1, 0, 1]),
             cost=np.ones((3, 1), dtype=np.int64),
         )
+
+
+def test_a_block_that_is_named_twice_cannot_be_spent_twice(ledger: Ledger) -> None:
+    a, *_ = stocked(ledger)
+    decision = Decision(
+        orders=None,
+        scheduler="x",
+        pipelines=("p", "q"),
+        analysts=("x", "x"),
+        multiples=(1.0, 1.0),
+        blocks=(a, a),
+        owner=np.arange(2),
+        block=np.arange(2),
+        cost=np.full((2, 1), 9 * 10**8),
+    )
+    with pytest.raises(InputError, match="twice"):
+        ledger.charge(decision)
+    assert spent(ledger, a) == [0]
+
+
+@pytest.mark.parametrize("wrong", [np.array([-1]), np.array([1]), np.array([0.0])])
+def test_an_index_that_is_none_is_refused(wrong: np.ndarray) -> None:
+    for name in ("owner", "block"):
+        with pytest.raises(InputError, match="indices that exist"):
+            replace(raw(1), **{name: wrong})
+
+
+def test_budgets_of_many_blocks_are_whole_units(ledger: Ledger) -> None:
+    ledger.register_devices({"d": ""})
+    for wrong in (np.array([[1.5]]), np.array([[-1]]), np.array([[MAX_UNITS + 1]]), np.array([1])):
+        with pytest.raises(AmountError):
+            ledger.register_arrays(("d/w",), ["d"], wrong)
+    with pytest.raises(InputError, match="printable"):
+        ledger.register_arrays(("d/\n",), ["d"], np.array([[1]]))
 
 
 def test_a_claim_on_no_blocks_is_refused() -> None:

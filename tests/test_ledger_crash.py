@@ -155,12 +155,12 @@ def test_a_server_that_stops_at_once_under_load_loses_and_doubles_nothing(tmp_pa
             blocks_of(ledger, BLOCKS, 100.0)
 
         def restarts() -> None:
+            time.sleep(0.5)
+            server.kill_a_backend()
             for _ in range(RESTARTS):
                 time.sleep(0.8)
                 server.crash()
                 server.start()
-            time.sleep(0.5)
-            server.kill_a_backend()
 
         config = {"design": "ledger", "seconds": 2.0 * RESTARTS + 2, "scale": 1.0, "key_file": str(place.key_file)}
         attempts = race(tmp_path, {**config, "url": place.url}, clients=16, meanwhile=restarts)

@@ -14,7 +14,7 @@ from servers import PostgresServer
 from dpbalance.market import Block
 
 SECONDS = float(os.environ.get("DPB_RACE_SECONDS", "3"))
-SCALE = 2.0
+SCALE = 6.0 / SECONDS
 """Large enough that blocks run out within the race: nobody overspends what nobody could spend."""
 
 

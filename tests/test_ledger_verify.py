@@ -8,9 +8,8 @@ from pathlib import Path
 import pytest
 from ledgers import asking, spend, stocked
 
-from dpbalance.errors import DPBalanceError, LedgerDamaged, LedgerUnavailable
+from dpbalance.errors import DPBalanceError, LedgerDamaged
 from dpbalance.ledger import Ask, Decision, create_ledger, open_ledger
-from dpbalance.ledger.commit import GroupCommit
 from dpbalance.ledger.journal import new_signer
 
 
@@ -142,31 +141,6 @@ def test_a_file_that_is_no_ledger_is_told_so(tmp_path: Path) -> None:
     for name in ("text.db", "empty.db"):
         with pytest.raises(LedgerDamaged):
             open_ledger(f"sqlite:///{tmp_path / name}")
-
-
-def test_more_writes_than_may_wait_are_refused_at_once() -> None:
-    from threading import Event, Thread
-
-    begun, go = Event(), Event()
-
-    def run(batch: list[int]) -> list[int]:
-        begun.set()
-        go.wait()
-        return batch
-
-    commit: GroupCommit[int, int] = GroupCommit(run, batch_max=2, queue_max=3)
-    threads = [Thread(target=commit, args=(at,)) for at in range(4)]
-    threads[0].start()
-    begun.wait()
-    for each in threads[1:]:
-        each.start()
-    while len(commit._waiting) < 3:
-        pass
-    with pytest.raises(LedgerUnavailable, match="3 writes are waiting"):
-        commit(9)
-    go.set()
-    for each in threads:
-        each.join()
 
 
 def test_a_decision_needs_names_that_are_there(path: Path) -> None:

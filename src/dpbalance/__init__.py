@@ -26,6 +26,7 @@ if TYPE_CHECKING:
         SolverError,
         UnknownScheduler,
     )
+    from dpbalance.ledger import Ledger, create_ledger, open_ledger
     from dpbalance.market import Block, Round, paper_round, read_round, worked_example, write_round
     from dpbalance.scheduler import Scheduler, scheduler
 
@@ -39,6 +40,7 @@ __all__ = [
     "DPBalanceError",
     "FileFormatError",
     "InputError",
+    "Ledger",
     "OptionError",
     "Pipeline",
     "RecipeError",
@@ -48,6 +50,8 @@ __all__ = [
     "Terms",
     "UnknownScheduler",
     "__version__",
+    "create_ledger",
+    "open_ledger",
     "paper_round",
     "read_allocation",
     "read_round",
@@ -71,6 +75,7 @@ _ROOMS = {
         "SolverError",
         "UnknownScheduler",
     ),
+    "ledger": ("Ledger", "create_ledger", "open_ledger"),
     "market": ("Block", "Round", "paper_round", "read_round", "worked_example", "write_round"),
     "scheduler": ("Scheduler",),
 }

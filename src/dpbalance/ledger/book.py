@@ -72,12 +72,11 @@ SETTLED = {
 """What becomes of a grant, by how its run ended. Only what provably never began is given back."""
 
 
-def decide(page: Page, request: Request, now: float, seal: Seal) -> Answer:
+def decide(page: Page, request: Request, digest: str, now: float, seal: Seal) -> Answer:
     """The answer to one request, with the page as it is afterwards; a refusal leaves the page as it was.
 
     A refused charge is a decision, too: it gets a number, and the same key gets the same refusal again.
     """
-    digest = request.digest()
     if request.key is not None and request.key in page.answers:
         return _same(page.answers[request.key], request.key, digest)
     try:
@@ -119,6 +118,8 @@ def charged(page: Page, request: Charge, now: float) -> Change:
     if decision.orders != page.orders:
         raise InputError(f"the decision counts at orders {decision.orders}, the ledger at {page.orders}")
     at = page.find(request.ids)
+    if len(np.unique(at)) != len(at):  # each block is looked at once, with all that is asked of it
+        raise InputError("a block stands twice among those of the decision")
     closed = np.flatnonzero(page.state[at] != State.OPEN)
     if len(closed):
         culprit = int(closed[0])

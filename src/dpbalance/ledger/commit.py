@@ -57,25 +57,43 @@ class GroupCommit(Generic[Asked, Answered]):
             job.leads = not self._led
             self._led = True
         if not job.leads:
-            job.woken.wait()
+            self._wait(job)
         if job.leads:
             self._lead()
         if job.problem is not None:
             raise job.problem
         return job.answer  # type: ignore[return-value]
 
+    def _wait(self, job: _Job[Asked, Answered]) -> None:
+        """Until it is answered or leads. Whoever is interrupted leaves the queue, and hands on a lead it was given."""
+        try:
+            job.woken.wait()
+        except BaseException:
+            with self._lock:
+                if job in self._waiting:
+                    self._waiting.remove(job)
+                leads = job.leads
+            if leads:
+                self._lead()
+            raise
+
     def _lead(self) -> None:
         with self._lock:
             batch = [self._waiting.popleft() for _ in range(min(self._batch_max, len(self._waiting)))]
         try:
-            for job, answer in zip(batch, self._run([job.asked for job in batch]), strict=True):
+            answers = self._run([job.asked for job in batch]) if batch else []
+            for job, answer in zip(batch, answers, strict=True):
                 if isinstance(answer, BaseException):
                     job.problem = answer
                 else:
                     job.answer = answer
         except BaseException as problem:
+            ordinary = isinstance(problem, Exception)
+            unknown = LedgerUnavailable("whoever wrote for all was interrupted", hint="the same request, the same key")
             for job in batch:
-                job.problem = problem
+                job.problem = problem if ordinary else unknown
+            if not ordinary:
+                raise
         finally:
             with self._lock:
                 following = self._waiting[0] if self._waiting else None

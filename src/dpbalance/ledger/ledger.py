@@ -96,7 +96,7 @@ class Ledger:
     def __init__(self, store: Store, signer: Signer, *, public: str, clock: Clock | None = None) -> None:
         self.store, self.public = store, public
         self._signer, self._clock = signer, clock or RealClock()
-        self._commit: GroupCommit[Request, Answer] = GroupCommit(self._run)
+        self._commit: GroupCommit[tuple[Request, str], Answer] = GroupCommit(self._run)
         self._numbers: dict[str, tuple[int, int]] = {}
         self._catalogue = Catalogue(names=(), ids=np.zeros(0, dtype=np.int64))
 
@@ -139,7 +139,6 @@ class Ledger:
         """New blocks, with nothing spent; the device is what stands before the last slash of a name, if not given."""
         listed = list(blocks)
         for each in listed:
-            check_name("block", each.id)
             if np.any(np.asarray(each.spent) != 0):
                 raise AmountError(f"block {each.id!r} has something spent; a ledger begins with what it charged itself")
         own = devices or {}
@@ -166,6 +165,10 @@ class Ledger:
         shape = (len(names), self.store.width)
         if capacity.shape != shape or (unlocked is not None and unlocked.shape != shape) or len(devices) != len(names):
             raise AmountError(f"budgets of {len(names)} blocks must be {shape}, not {capacity.shape}")
+        if not capacity.dtype == np.int64 == (capacity if unlocked is None else unlocked).dtype:
+            raise AmountError("budgets of many blocks are whole units of 64 bits")
+        for name in names:
+            check_name("block", name)
         distinct, place = np.unique(np.array(devices, dtype=object), return_inverse=True)
         number = self._devices(distinct.tolist())
         request = RegisterBlocks(
@@ -294,7 +297,12 @@ class Ledger:
         round_ = Round.build(offers, pipelines, orders=self.orders, now=moment, priorities=priorities)
         rank = np.empty(len(place), dtype=np.int64)
         rank[place] = np.arange(len(place))
-        at = rank[self._ids(round_.blocks) - 1]
+        ids = self._ids(round_.blocks)
+        if len(ids) and ids.max() > head.blocks:
+            raise NotInLedger(
+                f"block {round_.blocks[int(np.argmax(ids))]!r} came after this snapshot", hint="another one"
+            )
+        at = rank[ids - 1]
         names = catalogue.names
         kept = state != State.RETIRED
         if not kept.all():
@@ -358,27 +366,27 @@ class Ledger:
 
     def _write(self, request: Request) -> Receipt:
         request.check()
-        answer = self._commit(request)
+        answer = self._commit((request, request.digest()))
         refusal = refusal_of(answer)
         if refusal is not None:
             raise refusal
         return Receipt(seq=answer.seq, kind=answer.kind, told=answer.told)
 
-    def _run(self, batch: Sequence[Request]) -> list[Answer | BaseException]:
+    def _run(self, batch: Sequence[tuple[Request, str]]) -> list[Answer | BaseException]:
         """One transaction for all; if the database refuses it, one for each, so that only the culprit fails."""
         answers: list[Answer | BaseException] = []
 
         def decide_all(page: Page) -> None:
             answers.clear()
             now = self._clock.now()
-            for request in batch:
+            for request, digest in batch:
                 try:
-                    answers.append(decide(page, request, now, self._signer.seal))
+                    answers.append(decide(page, request, digest, now, self._signer.seal))
                 except DPBalanceError as refusal:
                     answers.append(refusal)
 
         try:
-            self.store.write(batch, decide_all)
+            self.store.write([request for request, _ in batch], decide_all)
         except WallHeld as problem:
             if len(batch) > 1:
                 return [self._run([each])[0] for each in batch]
@@ -403,13 +411,15 @@ class Ledger:
         return 0.0 if self.orders is None else (0.0,) * self.store.width
 
     def _all_blocks(self, reader: Reader, count: int) -> Catalogue:
-        if len(self._catalogue.ids) != count:
+        catalogue = self._catalogue  # another thread may put a newer one there
+        if len(catalogue.ids) != count:
             found = list(reader.rows("block", ["name", "id"], order=("sort",)))
             names, ids = zip(*found, strict=True) if found else ((), ())
-            self._catalogue = Catalogue(names=names, ids=np.array(ids, dtype=np.int64))
-            if len(ids) != count or not np.array_equal(np.sort(self._catalogue.ids), np.arange(1, count + 1)):
+            catalogue = Catalogue(names=names, ids=np.array(ids, dtype=np.int64))
+            if len(ids) != count or not np.array_equal(np.sort(catalogue.ids), np.arange(1, count + 1)):
                 raise LedgerDamaged(f"the ledger counts {count} blocks and has {len(ids)}", hint=VERIFY)
-        return self._catalogue
+            self._catalogue = catalogue
+        return catalogue
 
     def _ids(self, names: Sequence[str]) -> Indices:
         """The numbers of these blocks."""

@@ -67,7 +67,11 @@ def open_ledger(
     signer = Signer(Path(key_file or _key_beside(scheme, place)))
     ledger = Ledger(store, signer, public=store.meta["public_key"], clock=clock)
     if at_least_seq is not None:
-        check_seq(ledger.head().seq, at_least_seq, url)
+        try:
+            check_seq(ledger.head().seq, at_least_seq, url)
+        except BaseException:
+            ledger.close()
+            raise
     return ledger
 
 

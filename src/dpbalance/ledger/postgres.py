@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -84,7 +84,7 @@ class PostgresWriter(Writer):
             while part := cursor.fetchmany(CHUNK):
                 yield part
 
-    def insert(self, table: str, columns: Sequence[str], rows: Sequence[tuple[Any, ...]]) -> None:
+    def insert(self, table: str, columns: Sequence[str], rows: Iterable[tuple[Any, ...]]) -> None:
         with self._raw.cursor() as cursor, cursor.copy(f"COPY {table} ({', '.join(columns)}) FROM STDIN") as copy:
             for row in rows:
                 copy.write_row(row)
@@ -143,7 +143,9 @@ class PostgresWriter(Writer):
             cursor.execute(f"CREATE TEMPORARY TABLE given ({columns}) ON COMMIT DROP")
             self.insert_numbers("given", names, rows)
             cursor.execute("ANALYZE given")
-            return cursor.execute(text.format(given="given AS v")).rowcount
+            done = cursor.execute(text.format(given="given AS v")).rowcount
+            cursor.execute("DROP TABLE given")
+            return done
 
 
 class PostgresStore(Store):
@@ -235,6 +237,8 @@ def translated(url: str) -> Iterator[None]:
     """What SQLAlchemy and psycopg raise, in our own words."""
     try:
         yield
+    except sa.exc.TimeoutError as problem:
+        raise LedgerUnavailable(f"{url}: {problem}", hint="the same request with the same key") from problem
     except (sa.exc.DBAPIError, psycopg.Error) as problem:
         cause = problem.orig if isinstance(problem, sa.exc.DBAPIError) else problem
         told = " ".join(str(cause).split())

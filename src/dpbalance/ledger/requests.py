@@ -79,6 +79,14 @@ class Decision:
     denied: tuple[Mapping[str, Any], ...] = ()
 
     def __post_init__(self) -> None:
+        for what, names in (("pipeline", self.pipelines), ("analyst", self.analysts), ("scheduler", (self.scheduler,))):
+            for name in names:
+                check_name(what, name)
+        if not len(self.pipelines) == len(self.analysts) == len(self.multiples):
+            raise InputError("every pipeline of a decision has an analyst and a multiple")
+        for what, index, count in (("owner", self.owner, len(self.pipelines)), ("block", self.block, len(self.blocks))):
+            if index.dtype.kind not in "iu" or (len(index) and not (index.min() >= 0 and index.max() < count)):
+                raise InputError(f"{what} of a decision must be indices that exist")
         asked = np.bincount(self.owner, minlength=len(self.pipelines)) if self.pipelines else np.zeros(0)
         if len(asked) and not asked.all():
             raise InputError(f"pipeline {self.pipelines[int(np.argmin(asked))]!r} is charged on no block")
@@ -169,7 +177,10 @@ class Request:
             for each in dataclasses.fields(self)
             if each.name not in ("key", "token", "seen", "names")
         }
-        return hashlib.sha256(canonical([type(self).__name__, told])).hexdigest()
+        try:
+            return hashlib.sha256(canonical([type(self).__name__, told])).hexdigest()
+        except (TypeError, ValueError) as problem:  # an option, a note or a denial that is neither text nor number
+            raise InputError(f"this cannot be written down as JSON: {problem}") from None
 
     def check(self) -> None:
         """Refuse a key or an actor that cannot be stored and read."""

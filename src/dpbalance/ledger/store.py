@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import json
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import asdict, astuple, dataclass, field, fields
+from dataclasses import asdict, dataclass, field, fields
 from itertools import chain
+from operator import attrgetter
 from typing import Any
 
 import numpy as np
@@ -88,7 +89,7 @@ class Writer(Reader):
     """The same inside a transaction that holds the head of the journal."""
 
     @abstractmethod
-    def insert(self, table: str, columns: Sequence[str], rows: Sequence[tuple[Any, ...]]) -> None:
+    def insert(self, table: str, columns: Sequence[str], rows: Iterable[tuple[Any, ...]]) -> None:
         """New rows."""
 
     @abstractmethod
@@ -258,8 +259,8 @@ def _put_balances(writer: Writer, page: Page) -> None:
 def _put_rows(writer: Writer, page: Page) -> None:
     width = writer.width
     columns = tables(width)
-    journal = [astuple(row) for row, _ in page.made]
-    writer.insert("journal", list(columns["journal"]), journal)
+    told = attrgetter(*columns["journal"])
+    writer.insert("journal", list(columns["journal"]), [told(row) for row, _ in page.made])
     claims: list[tuple[Any, ...]] = []
     entries: list[Entries] = []
     first = page.head.claims - sum(len(change.claims) for _, change in page.made) + 1
@@ -307,10 +308,10 @@ def head_row(head: Head) -> dict[str, Any]:
     return asdict(head)
 
 
-def chunks(rows: npt.NDArray[np.int64]) -> Iterator[list[Any]]:
-    """Rows as lists of numbers, so many at a time that memory stays flat."""
+def chunks(rows: npt.NDArray[np.int64]) -> Iterator[Iterator[tuple[Any, ...]]]:
+    """Rows as tuples of numbers, so many at a time that memory stays flat."""
     for at in range(0, len(rows), CHUNK):
-        yield rows[at : at + CHUNK].tolist()
+        yield zip(*(column.tolist() for column in rows[at : at + CHUNK].T), strict=True)
 
 
 def array_of(rows: Iterator[tuple[Any, ...]], width: int) -> npt.NDArray[np.int64]:

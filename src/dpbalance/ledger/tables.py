@@ -66,15 +66,11 @@ def amounts(name: str, width: int) -> tuple[str, ...]:
     return tuple(f"{name}_{at}" for at in range(width))
 
 
-def holds(width: int, spent: str = "spent_{}", unlocked: str = "unlocked_{}") -> str:
-    """The condition that no more is spent than is unlocked, at one order at least, in SQL."""
-    return " OR ".join(f"{spent.format(at)} <= {unlocked.format(at)}" for at in range(width))
-
-
 def checks(width: int) -> dict[str, str]:
-    """What the database itself refuses in a balance, whoever writes it."""
+    """What the database itself refuses in a balance, whoever writes it: more spent than unlocked at every order."""
+    holds = " OR ".join(f"spent_{at} <= unlocked_{at}" for at in range(width))
     bounds = " AND ".join(f"unlocked_{at} <= capacity_{at} AND spent_{at} >= 0" for at in range(width))
-    return {"balance_holds": holds(width), "balance_in_bounds": bounds}
+    return {"balance_holds": holds, "balance_in_bounds": bounds}
 
 
 def sort_key(name: str) -> bytes:
