@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import enum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -22,7 +23,9 @@ RunsFolder = Annotated[
 RunName = Annotated[str, typer.Argument(metavar="RUN", help="Name of a run; see `run list`.")]
 
 run_app = typer.Typer(help="Training runs and their models.", no_args_is_help=True, rich_markup_mode=None)
+engine_app = typer.Typer(help="Engines beside the local one.", no_args_is_help=True, rich_markup_mode=None)
 app.add_typer(run_app, name="run")
+app.add_typer(engine_app, name="engine")
 
 
 @app.command()
@@ -155,6 +158,9 @@ def carry_out(
     public: Annotated[Path | None, typer.Option(metavar="FILE", help="Public records as .npz, to judge by.")] = None,
     seconds: Annotated[float, typer.Option(metavar="N", help="How long to wait for all runs.")] = 3600.0,
     at_once: Annotated[int, typer.Option(metavar="N", min=1, help="Runs at the same time.")] = 2,
+    flower: Annotated[
+        Path | None, typer.Option(metavar="DIR", help="Reach devices through the Flower installed here.")
+    ] = None,
     runs: RunsFolder = RUNS,
     database: Database = DATABASE,
     key_file: KeyFile = None,
@@ -163,12 +169,14 @@ def carry_out(
     """Carry out everything that waits in the ledger's outbox, and settle it."""
     from dpbalance.execution import Desk, LocalRunner, plan_signer
     from dpbalance.execution.fleet import read_fleet
+    from dpbalance.execution.flower_engine import courier_of
     from dpbalance.feedback.settle import carry_out as carried_out
     from dpbalance.ledger import open_ledger
 
     fleet = read_fleet(fleet_file)
     desk = Desk(plans=runs / "plans", signer=plan_signer(plan_key), jobs=fleet.job, sizes=fleet.sizes)
-    runner = LocalRunner(runs, fleet.devices, public=public, at_once=at_once)
+    courier = None if flower is None else courier_of(flower)
+    runner = LocalRunner(runs, fleet.devices, public=public, at_once=at_once, courier=courier)
     with open_ledger(database, key_file=key_file) as ledger:
         settled = carried_out(ledger, desk, runner, seconds=seconds)
     rows = [{"grant": each.grant, "outcome": each.word, "reason": each.reason} for each in settled]
@@ -179,6 +187,43 @@ def carry_out(
 
     told = [(str(each.grant), each.outcome.plan.pipeline, each.word, each.reason) for each in settled]
     put(rendered(table(f"Settled: {len(told)}", [">grant", "pipeline", "outcome", "why"], told)))
+
+
+class Engine(enum.StrEnum):
+    flower = "flower"
+
+
+FlowerFolder = Annotated[
+    Path, typer.Option("--into", metavar="DIR", envvar="DPBALANCE_FLOWER", help="Flower's virtual environment.")
+]
+FLOWER = Path("flower")
+
+
+@engine_app.command("install")
+def install_(
+    engine: Annotated[Engine, typer.Argument(metavar="flower", help="Which engine.")], into: FlowerFolder = FLOWER
+) -> None:
+    """Install an engine into a virtual environment of its own."""
+    from dpbalance.cli.deciding import patience
+    from dpbalance.execution.flower_engine import install
+
+    with patience(f"installing {engine}"):
+        put(str(install(into)))
+
+
+@engine_app.command()
+def connect(
+    address: Annotated[str, typer.Argument(metavar="HOST:PORT", help="Where the SuperLink is.")],
+    certificate: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="Root certificate; needed off this machine.")
+    ] = None,
+    into: FlowerFolder = FLOWER,
+) -> None:
+    """Tell the installed Flower which SuperLink to use."""
+    from dpbalance.execution.flower_engine import HOME, write_connection
+
+    write_connection(into / HOME, address, certificate)
+    put(str(into / HOME / "config.toml"))
 
 
 def _put_agent(mine: Any, format_: Format) -> None:

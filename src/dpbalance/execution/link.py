@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import socket
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -66,11 +67,8 @@ class Message:
     length: int = 0
 
 
-class Served:
-    """An agent in another process."""
-
-    def __init__(self, folder: Path, seconds: float = ANSWER_SECONDS) -> None:
-        self._folder, self._seconds = folder, seconds
+class Remote(ABC):
+    """An agent that is asked by messages."""
 
     def accept(self, envelope: Envelope) -> object:
         return self._ask(Message(what="accept", envelope=envelope), b"")
@@ -80,6 +78,16 @@ class Served:
 
     def loss(self, run: str, parameters: Floats) -> bytes:
         return self._ask(Message(what="loss", run=run), _bytes(parameters))
+
+    @abstractmethod
+    def _ask(self, message: Message, body: bytes) -> bytes: ...
+
+
+class Served(Remote):
+    """An agent in another process on this machine."""
+
+    def __init__(self, folder: Path, seconds: float = ANSWER_SECONDS) -> None:
+        self._folder, self._seconds = folder, seconds
 
     def _ask(self, message: Message, body: bytes) -> bytes:
         """Asked again once if the agent goes away meanwhile: it answers the same, or what it had not sent yet."""
@@ -94,12 +102,12 @@ class Served:
             raise EngineError(f"the agent in {self._folder} does not answer: {problem}") from None
 
     def _ask_once(self, message: Message, body: bytes) -> bytes:
-        with socket.socket(socket.AF_UNIX) as speaking, _address(self._folder) as address:
+        with socket.socket(socket.AF_UNIX) as speaking, address_of(self._folder / STATE, SOCKET) as address:
             speaking.settimeout(self._seconds)
             speaking.connect(address)
             with speaking.makefile("rwb") as file:
-                _send(file, message, body)
-                heard, content = _receive(file)
+                send(file, message, body)
+                heard, content = receive(file)
         if heard.what != "sent":
             raise PlanRefused(heard.note)
         return content
@@ -117,7 +125,7 @@ def serve(agent: Agent, ready: Callable[[], None] = lambda: None, times: int | N
     path = agent.folder / STATE / SOCKET
     path.unlink(missing_ok=True)
     with socket.socket(socket.AF_UNIX) as listening:
-        with _address(agent.folder) as address:
+        with address_of(agent.folder / STATE, SOCKET) as address:
             before = os.umask(0o177)
             try:
                 listening.bind(address)
@@ -138,13 +146,13 @@ def serve(agent: Agent, ready: Callable[[], None] = lambda: None, times: int | N
 
 def _answer(agent: Agent, file: Stream) -> None:
     try:
-        message, body = _receive(file)
+        message, body = receive(file)
         try:
             content = _done(agent, message, body)
         except DPBalanceError as refusal:
-            _send(file, Message(what="refused", note=refusal.message), b"")
+            send(file, Message(what="refused", note=refusal.message), b"")
         else:
-            _send(file, Message(what="sent"), content)
+            send(file, Message(what="sent"), content)
     except (OSError, EOFError, DPBalanceError):
         return  # whoever asked has gone, or never spoke our language; the answer, if any, is kept for the next time
 
@@ -163,7 +171,8 @@ def _done(agent: Agent, message: Message, body: bytes) -> bytes:
     raise FileFormatError(f"no agent knows what {message.what[:60]!r} is")
 
 
-def _send(file: Stream, message: Message, body: bytes) -> None:
+def send(file: Stream, message: Message, body: bytes) -> None:
+    """Write a message."""
     told = {name: getattr(message, name) for name in Message.__slots__}
     envelope = message.envelope
     told["envelope"] = envelope and {"document": envelope.document, "signature": envelope.signature}
@@ -171,7 +180,8 @@ def _send(file: Stream, message: Message, body: bytes) -> None:
     file.flush()
 
 
-def _receive(file: Stream) -> tuple[Message, bytes]:
+def receive(file: Stream) -> tuple[Message, bytes]:
+    """Read a message to its end."""
     line = file.readline(LINE_BYTES_MAX)
     if not line.endswith(b"\n"):
         raise EOFError("it went silent")
@@ -189,10 +199,10 @@ def _bytes(parameters: Floats) -> bytes:
 
 
 @contextmanager
-def _address(folder: Path) -> Iterator[str]:
-    """The socket by a short name: a path of more than about a hundred characters cannot be one."""
-    handle = os.open(folder / STATE, os.O_RDONLY | os.O_DIRECTORY)
+def address_of(folder: Path, name: str) -> Iterator[str]:
+    """A socket by a short name: a path of more than about a hundred characters cannot be one."""
+    handle = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
     try:
-        yield f"/proc/self/fd/{handle}/{SOCKET}" if Path("/proc/self/fd").is_dir() else str(folder / STATE / SOCKET)
+        yield f"/proc/self/fd/{handle}/{name}" if Path("/proc/self/fd").is_dir() else str(folder / name)
     finally:
         os.close(handle)

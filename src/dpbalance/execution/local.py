@@ -21,7 +21,19 @@ from dpbalance.errors import EngineError
 from dpbalance.execution.form import canonical, parsed, sync_folder, write_durably
 from dpbalance.execution.plan import RunPlan
 from dpbalance.execution.runner import Standing
-from dpbalance.execution.runs import LOCK, LOG, ORDER, PLAN, RESULT, STARTED, Order, Outcome, Seat, read_outcome
+from dpbalance.execution.runs import (
+    LOCK,
+    LOG,
+    ORDER,
+    PLAN,
+    RESULT,
+    STARTED,
+    Courier,
+    Order,
+    Outcome,
+    Seat,
+    read_outcome,
+)
 
 RUN_SECONDS = 600.0
 """A run that takes longer is ended by the kernel."""
@@ -51,10 +63,12 @@ class LocalRunner:
         public: Path | None = None,
         seconds: float = RUN_SECONDS,
         at_once: int = AT_ONCE,
+        courier: Courier | None = None,
         clock: Clock | None = None,
     ) -> None:
         self.folder, self._fleet, self._public = folder, dict(fleet), public
         self._seconds, self._at_once, self._clock = seconds, at_once, clock or RealClock()
+        self._courier = courier
         self._children: dict[str, subprocess.Popen[bytes]] = {}
         folder.mkdir(parents=True, exist_ok=True)
 
@@ -74,7 +88,8 @@ class LocalRunner:
             Seat(device=each, folder=str(self._fleet[each].resolve())) for each in plan.devices if each in self._fleet
         )
         public = "" if self._public is None else str(self._public.resolve())
-        write_durably(half / ORDER, canonical(Order(fleet=fleet, seconds=self._seconds, public=public)))
+        order = Order(fleet=fleet, seconds=self._seconds, public=public, courier=self._courier)
+        write_durably(half / ORDER, canonical(order))
         lock = os.open(half / LOCK, os.O_RDWR | os.O_CREAT, 0o600)
         try:
             fcntl.flock(lock, fcntl.LOCK_EX)

@@ -44,6 +44,18 @@ class Seat:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Courier:
+    """How to reach devices through Flower."""
+
+    environment: str
+    """Folder of the virtual environment Flower is installed in."""
+    home: str
+    """Folder of Flower's own configuration, which names the connection."""
+    connection: str
+    answer_seconds: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Order:
     """What a worker must know beside the plan."""
 
@@ -51,6 +63,8 @@ class Order:
     seconds: float
     public: str
     """A .npz of public records to judge the model by; empty without one."""
+    courier: Courier | None
+    """None where devices are on this machine."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -8,8 +8,10 @@ from __future__ import annotations
 import math
 import signal
 import sys
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import TypeVar
 
 import numpy as np
 
@@ -22,12 +24,17 @@ from dpbalance.execution.plan import RunPlan
 from dpbalance.execution.replies import Receipt, Reply
 from dpbalance.execution.runs import ORDER, Dropped, Order, Result, read_plan, signed_plans, write_model, write_result
 
+AT_ONCE_MAX = 32
+"""Devices that are asked at the same time where they are far away."""
+
+Answer = TypeVar("Answer")
+
 
 class Run:
     """One run over links to its devices; whoever fails is dropped, and the rest goes on while the quorum holds."""
 
-    def __init__(self, plan: RunPlan, links: Mapping[str, Link]) -> None:
-        self.plan, self._links = plan, dict(links)
+    def __init__(self, plan: RunPlan, links: Mapping[str, Link], *, at_once: int = 1) -> None:
+        self.plan, self._links, self._at_once = plan, dict(links), at_once
         self._signed = {each.device: each for each in signed_plans(plan)}
         self._envelope = {
             each.device: envelope for each, envelope in zip(self._signed.values(), plan.plans, strict=True)
@@ -39,11 +46,9 @@ class Run:
 
     def train(self) -> Floats:
         """The model after the last round, or the mean of the last ones."""
-        for device in list(self._signed):
-            try:
-                self._links[device].accept(self._envelope[device])
-            except (DPBalanceError, OSError, KeyError) as problem:
-                self._drop(device, problem)
+        for device, answer in self._asked(lambda device: self._links[device].accept(self._envelope[device])):
+            if isinstance(answer, BaseException):
+                self._drop(device, answer)
         training = self.plan.training
         parameters, speed = self.model.initial(), np.zeros(self.model.size)
         kept = max(1, math.ceil(training.average * training.rounds))
@@ -61,11 +66,13 @@ class Run:
         if not self.plan.training.loss_share:
             return None
         told, weight = [], []
-        for device in self._present():
-            try:
-                reply = self._checked(device, self._links[device].loss(self.plan.run, parameters), self.rounds, 1)
-            except (DPBalanceError, OSError) as problem:
-                say(f"{device} tells no loss: {problem}")
+
+        def ask(device: str) -> Reply:
+            return self._checked(device, self._links[device].loss(self.plan.run, parameters), self.rounds, 1)
+
+        for device, reply in self._asked(ask):
+            if isinstance(reply, BaseException):
+                say(f"{device} tells no loss: {reply}")
                 continue
             told.append(float(reply.values[0]))
             weight.append(sum(each.size for each in self._signed[device].blocks))
@@ -73,12 +80,14 @@ class Run:
 
     def _round(self, number: int, parameters: Floats) -> Floats:
         total, weight, receipts = np.zeros(self.model.size), 0.0, []
-        for device in self._present():
-            try:
-                message = self._links[device].answer(self.plan.run, number, parameters)
-                reply = self._checked(device, message, number, self.model.size)
-            except (DPBalanceError, OSError) as problem:
-                self._drop(device, problem)
+
+        def ask(device: str) -> Reply:
+            message = self._links[device].answer(self.plan.run, number, parameters)
+            return self._checked(device, message, number, self.model.size)
+
+        for device, reply in self._asked(ask):
+            if isinstance(reply, BaseException):
+                self._drop(device, reply)
                 continue
             share = self._signed[device].records_expected
             total += share * reply.values
@@ -87,6 +96,21 @@ class Run:
         self._demand_quorum(len(receipts))
         self.receipts = tuple(receipts)
         return total / weight
+
+    def _asked(self, ask: Callable[[str], Answer]) -> list[tuple[str, Answer | BaseException]]:
+        """What each device says that is still there, or why it says nothing; always in the same order."""
+
+        def one(device: str) -> Answer | BaseException:
+            try:
+                return ask(device)
+            except (DPBalanceError, OSError, KeyError) as problem:
+                return problem
+
+        present = self._present()
+        if self._at_once == 1:
+            return [(device, one(device)) for device in present]
+        with ThreadPoolExecutor(self._at_once) as pool:
+            return list(zip(present, pool.map(one, present), strict=True))
 
     def _checked(self, device: str, message: bytes, number: int, size: int) -> Reply:
         reply = Reply.decoded(message)
@@ -114,8 +138,35 @@ def carry_out(folder: Path) -> Result:
     """Carry out the run of this folder and write what came of it; the result is written last."""
     plan = read_plan(folder)
     order = parsed(Order, (folder / ORDER).read_bytes(), ORDER)
-    links = {each.device: _linked(Path(each.folder)) for each in order.fleet}
-    run = Run(plan, {device: link for device, link in links.items() if link is not None})
+    if order.courier is None:
+        links = {each.device: _linked(Path(each.folder)) for each in order.fleet}
+        return _carried_out(
+            folder, plan, order, Run(plan, {at: link for at, link in links.items() if link is not None})
+        )
+    from dpbalance.execution.flower_engine import couriers
+
+    try:
+        with couriers(order.courier, folder, plan.devices, order.seconds) as asked:
+            return _carried_out(folder, plan, order, Run(plan, asked, at_once=min(AT_ONCE_MAX, len(asked))))
+    except DPBalanceError as problem:
+        say(f"{plan.run} cannot reach its devices: {problem}")
+        unreached = Result(
+            run=plan.run,
+            ended="failed",
+            reason=problem.message,
+            rounds=0,
+            receipts=(),
+            dropped=(),
+            model="",
+            accuracy=None,
+            loss=None,
+            loss_kind="",
+        )
+        write_result(folder, unreached)
+        return unreached
+
+
+def _carried_out(folder: Path, plan: RunPlan, order: Order, run: Run) -> Result:
     begun = stopwatch()
     say(f"{plan.run} begins: {len(plan.devices)} devices, {plan.training.rounds} rounds")
     digest, score, loss, kind, ended, reason = "", None, None, "", "finished", ""
