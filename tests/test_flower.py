@@ -17,7 +17,7 @@ from dpbalance.execution.grants import charged
 from dpbalance.feedback.settle import Settled, settle_ended, step
 from dpbalance.ledger import Ledger, Stage
 
-ANSWER_SECONDS = 15.0
+ANSWER_SECONDS = 20.0
 
 
 def ended(garden: Garden, ledger: Ledger, runner: LocalRunner, run: str) -> Settled:
@@ -44,7 +44,7 @@ def test_a_run_through_a_real_superlink_survives_lost_nodes_and_fails_charged_wi
         garden.start()
         with fleet.ledger() as ledger:
             ledger.charge(fleet.decision(2))
-            desk = fleet.desk(TrainingSpec(rounds=2, learning_rate=4.0))
+            desk = fleet.desk(TrainingSpec(rounds=3, learning_rate=4.0))
             runner = garden.runner(answer=ANSWER_SECONDS, at_once=1, seconds=150.0)
             step(ledger, desk, runner)
             garden.until(lambda: answered(fleet, "d0", "run-000001"), 90)

@@ -36,6 +36,9 @@ GATEWAY = "gateway.sock"
 SUBMIT_SECONDS, BEGIN_SECONDS = 60.0, 60.0
 """How long Flower may take to accept a run, and to begin with it."""
 
+FIND_SECONDS = 60.0
+"""How long the courier looks for the node of a device, as `NODES_SECONDS` in it says, too."""
+
 QUIET = {"FLWR_TELEMETRY_ENABLED": "0", "FLWR_DISABLE_UPDATE_CHECK": "1", "RAY_USAGE_STATS_ENABLED": "0"}
 
 
@@ -158,7 +161,7 @@ def _through(folder: Path, device: str, body: bytes, seconds: float) -> bytes:
     """One ask at the courier's socket."""
     try:
         with socket.socket(socket.AF_UNIX) as speaking, address_of(folder, GATEWAY) as address:
-            speaking.settimeout(seconds + 5)
+            speaking.settimeout(seconds + FIND_SECONDS + 5 if device else seconds)
             speaking.connect(address)
             with speaking.makefile("rwb") as file:
                 told = {"device": device, "seconds": seconds, "length": len(body)}

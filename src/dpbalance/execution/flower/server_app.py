@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import os
+import queue
 import socket
 import threading
 import time
@@ -16,67 +17,73 @@ from flwr.app import ConfigRecord, Context, Message, RecordDict
 from flwr.serverapp import Grid, ServerApp
 
 POLL_SECONDS = 0.1
-NODES_SECONDS = 30.0
+SCOUT_SECONDS = 0.5
+NODES_SECONDS = 60.0
+"""How long a node may take to say which device it is: the first message to a node has it unpack the app."""
 
 app = ServerApp()
 
 
 class Courier:
-    """Messages to nodes, from any number of threads, one after the other through the grid."""
+    """Messages to nodes, from any number of threads."""
 
     def __init__(self, grid: Grid) -> None:
         self._grid, self._lock, self._nodes = grid, threading.Lock(), dict[str, int]()
-        self._looking = threading.Lock()
 
-    def ask(self, device: str, body: bytes, seconds: float) -> tuple[bytes, str]:
-        """The answer of a device, or why there is none."""
-        end = time.monotonic() + seconds
-        node = self._node(device, min(seconds, NODES_SECONDS))
+    def ask(self, device: str, body: bytes, seconds: float, end: float) -> tuple[bytes, str]:
+        """The answer of a device, or why there is none; its time begins when its node is known."""
+        known = min(end, time.monotonic() + NODES_SECONDS)
+        while device not in self._nodes and time.monotonic() < known:
+            time.sleep(POLL_SECONDS)
+        node = self._nodes.get(device)
         if node is None:
             return b"", f"no node says it is {device}"
         told = RecordDict({"courier": ConfigRecord({"bytes": body})})
-        reply = self._carried(Message(content=told, dst_node_id=node, message_type="train", ttl=seconds), end)
+        message = Message(content=told, dst_node_id=node, message_type="train", ttl=seconds)
+        reply = self._carried(message, min(seconds, max(0.0, end - time.monotonic())))
         if reply is None or not reply.has_content():
             return b"", "the node is lost" if reply is None else str(reply.error.reason)
         record = reply.content["courier"]
         return bytes(record["bytes"]), str(record["note"])
 
-    def _node(self, device: str, seconds: float) -> int | None:
-        """The node that says it is this device; whoever looks first asks all nodes that are not known, at once."""
-        end = time.monotonic() + seconds
-        while device not in self._nodes and time.monotonic() < end:
-            with self._looking:
-                if device not in self._nodes:
-                    self._look(min(end, time.monotonic() + NODES_SECONDS / 2))
-            time.sleep(POLL_SECONDS)
-        return self._nodes.get(device)
+    def scout(self, ended: threading.Event) -> None:
+        """Ask every node which device it is, once and again now and then until it says so; a newer node counts."""
+        again: dict[int, float] = {}
+        while not ended.is_set():
+            for node in self._grid.get_node_ids():
+                if time.monotonic() >= again.get(node, 0.0):
+                    again[node] = time.monotonic() + NODES_SECONDS / 2
+                    threading.Thread(target=self._who, args=(node, again), daemon=True).start()
+            time.sleep(SCOUT_SECONDS)
 
-    def _look(self, end: float) -> None:
-        with self._lock:
-            known = set(self._nodes.values())
-            unknown = [each for each in self._grid.get_node_ids() if each not in known]
-            ttl = max(1.0, end - time.monotonic())
-            asked = [Message(content=RecordDict(), dst_node_id=each, message_type="query", ttl=ttl) for each in unknown]
-            names = {name for name in self._grid.push_messages(asked) if name} if asked else set()
-        while names and time.monotonic() < end:
-            with self._lock:
-                replies = list(self._grid.pull_messages(list(names)))
-            for reply in replies:
-                names.discard(reply.metadata.reply_to_message_id)
-                if reply.has_content():
-                    self._nodes[str(reply.content["courier"]["device"])] = reply.metadata.src_node_id
-            time.sleep(POLL_SECONDS)
+    def _who(self, node: int, again: dict[int, float]) -> None:
+        asked = Message(content=RecordDict(), dst_node_id=node, message_type="query", ttl=NODES_SECONDS)
+        reply = self._carried(asked, NODES_SECONDS / 2)
+        if reply is not None and reply.has_content():
+            again[node] = float("inf")
+            self._nodes[str(reply.content["courier"]["device"])] = node
 
-    def _carried(self, message: Message, end: float) -> Message | None:
+    def _carried(self, message: Message, seconds: float) -> Message | None:
+        """The reply. Pulling waits without end for the rest of a reply whose node died while it sent it, so it is
+        left to a thread of its own, which ends with the process.
+        """
         with self._lock:
             (name,) = self._grid.push_messages([message])
-        while name and time.monotonic() < end:
-            with self._lock:
-                replies = list(self._grid.pull_messages([name]))
-            if replies:
-                return replies[0]
-            time.sleep(POLL_SECONDS)
-        return None
+        box: queue.Queue[Message] = queue.Queue()
+        end = time.monotonic() + seconds
+
+        def pull() -> None:
+            while name and time.monotonic() < end:
+                for reply in self._grid.pull_messages([name]):
+                    box.put(reply)
+                    return
+                time.sleep(POLL_SECONDS)
+
+        threading.Thread(target=pull, daemon=True).start()
+        try:
+            return box.get(timeout=seconds)
+        except queue.Empty:
+            return None
 
 
 @app.main()
@@ -93,6 +100,7 @@ def main(grid: Grid, context: Context) -> None:
         listening.listen(64)
         listening.settimeout(1.0)
         ended = threading.Event()
+        threading.Thread(target=courier.scout, args=(ended,), daemon=True).start()
         while not ended.is_set() and time.monotonic() < end:
             try:
                 speaking, _ = listening.accept()
@@ -111,8 +119,7 @@ def _serve(courier: Courier, speaking: socket.socket, end: float, ended: threadi
                 ended.set()
                 content, note = b"", ""
             else:
-                seconds = min(float(asked["seconds"]), end - time.monotonic())
-                content, note = courier.ask(asked["device"], body, seconds)
+                content, note = courier.ask(asked["device"], body, float(asked["seconds"]), end)
             file.write(json.dumps({"note": note, "length": len(content)}).encode() + b"\n" + content)
             file.flush()
         except (OSError, ValueError, KeyError):
