@@ -89,7 +89,8 @@ class Garden:
             answer_seconds=more.pop("answer", 20.0),
         )
         public = self.fleet.runner()._public
-        return LocalRunner(self.fleet.place / "runs", {}, public=public, courier=courier, **more)  # type: ignore[arg-type]
+        place = self.fleet.place / "runs"
+        return LocalRunner(place, {}, public=public, courier=courier, **more)  # type: ignore[arg-type]
 
     def kill(self, name: str) -> None:
         """All at once, and whatever it started."""

@@ -19,8 +19,8 @@ from dpbalance.errors import OptionError
 Floats = npt.NDArray[np.float64]
 Labels = npt.NDArray[np.int64]
 
-SOFTMAX, MLP, TORCH = "softmax", "mlp", "torch"
-KINDS = (SOFTMAX, MLP, TORCH)
+SOFTMAX, MLP = "softmax", "mlp"
+KINDS = (SOFTMAX, MLP)
 
 FEATURES_MAX, CLASSES_MAX, HIDDEN_MAX = 1_000_000, 100_000, 100_000
 
@@ -41,8 +41,6 @@ class ModelSpec:
     hidden: int = 0
     seed: int = 0
     """Of the first parameters, where they are drawn."""
-    module: str = ""
-    """For torch: `package.module:function` that makes the module, installed on the device."""
 
     def __post_init__(self) -> None:
         if self.kind not in KINDS:
@@ -141,11 +139,7 @@ class Perceptron:
 
 def made(spec: ModelSpec) -> Model:
     """The model of this description."""
-    if spec.kind == SOFTMAX:
-        return Softmax(spec)
-    if spec.kind == MLP:
-        return Perceptron(spec)
-    raise OptionError("a torch module needs the extra of that name", hint="pip install 'dpbalance[torch]'")
+    return Softmax(spec) if spec.kind == SOFTMAX else Perceptron(spec)
 
 
 def losses(logits: Floats, y: Labels) -> Floats:
