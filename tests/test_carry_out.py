@@ -227,6 +227,14 @@ def test_a_plan_that_expired_on_the_way_trains_nothing_and_stays_charged(tmp_pat
         assert all(not Agent(each).record.entries() for each in fleet.folders.values())
 
 
+def test_a_plan_that_expired_before_it_was_dispatched_is_made_again(tmp_path: Path) -> None:
+    fleet = Fleet(place=tmp_path)
+    with fleet.ledger() as ledger:
+        ledger.charge(fleet.decision())
+        planned(ledger, fleet.desk(clock=FakeClock(RealClock().now() - 7200.0)), 1)
+        assert carried(fleet, ledger).word == "completed"
+
+
 def test_a_plan_tampered_with_on_the_way_trains_nothing_and_stays_charged(tmp_path: Path) -> None:
     fleet = Fleet(place=tmp_path)
     with fleet.ledger() as ledger:

@@ -1,8 +1,8 @@
 """How does a charge become a run, once and only once, whatever dies in between?
 
 The steps of one grant, each of which may be done again:
-1. the plan is made, signed, and on disk: from here on there is one plan for this grant, for ever;
-2. the ledger dispatches the grant: from here on there is no refund;
+1. the plan is made, signed, and on disk;
+2. the ledger dispatches the grant: from here on there is one plan for it, for ever, and no refund;
 3. the engine takes the run over, which it does once for each name.
 Whoever finds a dispatched grant whose run the engine does not know hands over the very plan of step 1 again; devices
 that have seen it answer what they answered.
@@ -15,7 +15,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from dpbalance.clock import Clock
+from dpbalance.clock import Clock, RealClock
 from dpbalance.errors import DPBalanceError, EngineError, InputError, LedgerRefusal, WrongStage
 from dpbalance.execution.form import canonical, parsed, write_durably
 from dpbalance.execution.grants import charged, grants_at
@@ -60,9 +60,13 @@ def kept_plan(desk: Desk, grant: int) -> RunPlan | None:
 
 
 def planned(ledger: Ledger, desk: Desk, grant: int) -> RunPlan:
-    """The plan of a grant: the one that was made, or a new one, which is on disk before anybody sees it."""
+    """The plan of a grant that was never dispatched: the one that was made, or a new one, on disk before it is seen.
+
+    One that expired while it waited was seen by nobody, so it is replaced.
+    """
     kept = kept_plan(desk, grant)
-    if kept is not None:
+    now = (desk.clock or RealClock()).now()
+    if kept is not None and kept.expires - now > desk.expires_after / 2:
         return kept
     asked = charged(ledger, grant)
     job = desk.jobs(asked.granted.pipeline)

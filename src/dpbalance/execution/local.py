@@ -112,6 +112,9 @@ class LocalRunner:
             return Standing.UNKNOWN
         if held(folder / LOCK):
             return Standing.RUNNING
+        child = self._children.pop(run, None)
+        if child is not None:
+            child.wait()  # it lets go of the lock with its last breath
         if not (folder / RESULT).exists() and (folder / STARTED).exists():
             begun = parsed(Started, (folder / STARTED).read_bytes(), STARTED).time
             if self._clock.now() >= begun + self._seconds:
