@@ -95,6 +95,20 @@ def test_asked_again_the_device_sends_the_same_bytes(fleet: Fleet) -> None:
     assert spent(fleet) == 10**9
 
 
+def test_a_device_whose_answers_have_gone_answers_no_more(fleet: Fleet) -> None:
+    envelope = signed(fleet, planned(fleet))
+    device = agent(fleet)
+    device.accept(envelope)
+    device.answer("run-000001", 0, START)
+    (fleet.folders["d0"] / STATE / "run-000001.replies").unlink()
+    for again in (device, agent(fleet)):
+        with pytest.raises(PlanRefused, match="has gone"):
+            again.accept(envelope)
+    with pytest.raises(PlanRefused, match="has gone"):
+        device.answer("run-000001", 0, START)
+    assert spent(fleet) == 10**9
+
+
 def test_an_answer_cut_short_by_a_crash_was_never_sent_and_is_made_anew(fleet: Fleet) -> None:
     envelope = signed(fleet, planned(fleet))
     device = agent(fleet)
@@ -185,6 +199,12 @@ def test_a_record_that_somebody_edited_stops_the_device(fleet: Fleet) -> None:
         path.write_bytes(damaged)
         with pytest.raises(LedgerDamaged, match="not what this device wrote"):
             agent(fleet).accept(signed(fleet, planned(fleet, grant=3)))
+
+
+def test_a_record_that_has_gone_is_not_begun_anew(fleet: Fleet) -> None:
+    (fleet.folders["d0"] / STATE / "spend.jsonl").unlink()
+    with pytest.raises(LedgerDamaged, match="cannot be opened"):
+        agent(fleet).accept(signed(fleet, planned(fleet)))
 
 
 def test_a_line_cut_short_by_a_crash_is_cut_off(fleet: Fleet) -> None:

@@ -62,7 +62,7 @@ def scores(place: Path, canary: bool, secrets: Secrets, rate: float, charged: tu
         device.accept(envelope)
         moved = sum(Reply.decoded(device.answer(plan.run, at, np.zeros(6))).values for at in range(ROUNDS))
         found.append(float(-moved @ direction) * plan.records_expected / (plan.noise * math.sqrt(ROUNDS)))
-        (place / STATE / "spend.jsonl").unlink()  # as if it had never run
+        (place / STATE / "spend.jsonl").write_bytes(b"")  # as if it had never run
         (place / STATE / f"{plan.run}.replies").unlink()
     return np.array(found)
 

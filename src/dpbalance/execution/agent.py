@@ -32,6 +32,8 @@ from dpbalance.execution.training import Records, local_update, noised_loss
 STATE = ".dpbalance"
 """Folder beside the blocks in which the agent keeps what it must not forget."""
 
+RECORD = "spend.jsonl"
+
 CLOCK_SKEW_SECONDS = 300.0
 """A plan from further in the future than this is refused."""
 
@@ -66,7 +68,7 @@ class Agent:
             raise NotInLedger(
                 f"no device is enrolled in {folder}", hint="dpbalance agent --device ID --blocks DIR --trust KEY"
             ) from None
-        self.record = SpendRecord(folder / STATE / "spend.jsonl")
+        self.record = SpendRecord(folder / STATE / RECORD)
         self._plans: dict[str, tuple[DevicePlan, str]] = {}
         self._records: dict[str, tuple[Floats, Labels]] = {}
 
@@ -83,6 +85,7 @@ class Agent:
             raise InputError(f"the cap must be one number or {len(checked)}, not {str(cap)[:60]}")
         told = Enrolment(device=device, trusted=trusted, orders=tuple(checked.tolist()), cap=tuple(units.tolist()))
         (folder / STATE).mkdir(parents=True, exist_ok=True)
+        (folder / STATE / RECORD).touch()  # its name is on disk when the next file's is
         write_durably(folder / STATE / "agent.json", canonical(told))
         return Agent(folder)
 
@@ -99,8 +102,11 @@ class Agent:
         plan = self._checked(envelope)
         replies = self._replies(plan.run)
         with self.record.held() as held:
-            if not held.known(plan, envelope.digest):
+            if held.known(plan, envelope.digest):
+                replies.demand()
+            else:
                 self._check_cap(plan, held.totals())
+                replies.begin()
                 spent = {each.block: list(each.grant) for each in plan.blocks}
                 held.add(
                     Spent(
@@ -113,7 +119,6 @@ class Agent:
                     )
                 )
                 remove_expired(self.folder, held.entries, self._clock.now())
-        replies.begin()
         self._plans[plan.run] = (plan, envelope.digest)
         return plan
 

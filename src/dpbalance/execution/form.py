@@ -59,6 +59,7 @@ def append_durably(handle: int, end: int, content: bytes) -> None:
     """Write this after the first `end` bytes and wait until it is on disk; what failed half-way is taken back."""
     try:
         os.ftruncate(handle, end)
+        os.lseek(handle, end, os.SEEK_SET)
         rest = memoryview(content)
         while rest:
             rest = rest[os.write(handle, rest) :]

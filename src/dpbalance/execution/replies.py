@@ -64,10 +64,16 @@ class Replies:
         self._path.touch()
         sync_folder(self._path.parent)
 
+    def demand(self) -> None:
+        """Refuse to go on with a run whose answers have gone: what was sent could only be noised afresh."""
+        if not self._path.exists():
+            raise PlanRefused(f"what this device answered for {self._path.stem} has gone; it answers no more")
+
     @contextmanager
     def held(self) -> Iterator[HeldReplies]:
         """Answer while nobody else can."""
-        with self._path.open("a+b", buffering=0) as file:
+        self.demand()
+        with self._path.open("r+b", buffering=0) as file:
             fcntl.flock(file, fcntl.LOCK_EX)
             yield HeldReplies(file)
 

@@ -42,15 +42,19 @@ class SpendRecord:
 
     @contextmanager
     def held(self) -> Iterator[Held]:
-        """Read and add while nobody else can."""
-        with self._path.open("a+b", buffering=0) as file:
+        """Read and add while nobody else can. A record that has gone is not begun anew: what it told is spent."""
+        try:
+            file = open(self._path, "r+b", buffering=0)  # noqa: SIM115
+        except OSError as problem:
+            raise LedgerDamaged(
+                f"the spend record {self._path} cannot be opened: {problem.strerror}", hint="asking the owner"
+            ) from None
+        with file:
             fcntl.flock(file, fcntl.LOCK_EX)
             yield Held(file)
 
     def entries(self) -> list[Spent]:
         """Everything that was accepted, in order."""
-        if not self._path.exists():
-            return []
         with self.held() as held:
             return held.entries
 
