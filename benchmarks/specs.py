@@ -16,6 +16,7 @@ import numpy as np
 import scipy.sparse
 
 import dpbalance
+from benchmarks.grants import grants
 from benchmarks.ledger import ledger
 from benchmarks.measure import Result, milliseconds
 from benchmarks.peers import packing_by_highs, scaled_rows, shares_by_cvxpy
@@ -258,5 +259,6 @@ FAMILIES: dict[str, Callable[[], Iterator[Result]]] = {
     "audits": audits,
     "starts": starts,
     "shares": shares,
+    "grants": grants,
     "ledger": ledger,
 }

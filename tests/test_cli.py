@@ -223,11 +223,35 @@ def test_the_version_and_the_schedulers_are_told() -> None:
     assert "recompute_every" in printed("schedulers")
 
 
-def test_the_demo_shows_both_rounds() -> None:
-    told = printed("demo")
+def test_the_demo_shows_both_rounds_and_a_platform_that_trains(tmp_path: Path) -> None:
+    told = printed("demo", "--out", str(tmp_path))
     assert told.count("What one sees") == 2
     assert "dpbalance    serves P1 (alice), P3 (bob) x 1.25" in told or "P2 (alice)" in told
-    assert set(json.loads(printed("demo", "--format", "json"))) == {"format", "worked_example", "paper_round"}
+    assert "every balance were verified" in told
+    assert (tmp_path / "report.html").stat().st_size > 100_000
+
+
+def test_the_demo_tells_programs_the_same(tmp_path: Path) -> None:
+    told = json.loads(printed("demo", "--out", str(tmp_path), "--format", "json"))
+    assert set(told) == {"format", "worked_example", "paper_round", "story"}
+    story = told["story"]
+    assert len(story["trained"]) + len(story["waiting"]) == 12
+    assert {each["word"] for each in story["trained"]} == {"completed"}
+    assert max(most for _, _, most in story["spent"]) <= 6.0
+    best = max(each["accuracy"] for each in story["trained"])
+    assert best > 0.6
+    (place,) = tmp_path.glob("platform-*")
+    run = story["trained"][0]["run"]
+    listed = json.loads(printed("run", "list", "--runs", str(place / "runs"), "--format", "json"))
+    assert len(listed["runs"]) == len(story["trained"])
+    shown = json.loads(printed("run", "show", run, "--runs", str(place / "runs"), "--format", "json"))
+    assert shown["state"] == "completed"
+    assert "finished" in printed("run", "logs", run, "--runs", str(place / "runs"))
+    assert str(shown["epsilon"])[:4] in printed("run", "show", run, "--runs", str(place / "runs"))
+    printed("run", "model", run, "--runs", str(place / "runs"), "--out", str(tmp_path / "model.npz"))
+    with np.load(tmp_path / "model.npz") as found:
+        assert found["weight"].shape == (64, 10)
+    assert json.loads((tmp_path / "model.json").read_text())["run"] == run
 
 
 def test_whoever_waits_long_is_told_what_for(

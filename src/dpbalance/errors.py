@@ -29,6 +29,8 @@
         Unreachable           a server that does not answer
         LedgerUnavailable     the store could not be reached, or did not answer
         LedgerDamaged         what is stored contradicts itself
+        PlanRefused           a device agent that will not carry out a plan: tampered, expired, over its cap
+        EngineError           a run that could not be started, or came to nothing
         SolverError           a kernel could not prove its answer
 
 A message is a sentence with the culprit and the numbers; `hint` is the next step. The code, the HTTP status and the
@@ -171,6 +173,14 @@ class LedgerDamaged(DPBalanceError):
     """What is stored contradicts itself, or is older than what was acknowledged."""
 
 
+class PlanRefused(DPBalanceError):
+    """A device agent does not carry out this plan: tampered with, expired, not for it, or over its own cap."""
+
+
+class EngineError(DPBalanceError):
+    """A run could not be started, is not known, or came to nothing."""
+
+
 class SolverError(DPBalanceError):
     """A kernel ended without an answer it can prove."""
 
@@ -207,6 +217,8 @@ TABLE: dict[str, Row] = {
     "TooMany": Row("DPB-429", 429, 9),
     "Overloaded": Row("DPB-503", 503, 9),
     "Unreachable": Row("DPB-504", 503, 7),
+    "PlanRefused": Row("DPB-220", 409, 10),
+    "EngineError": Row("DPB-320", 502, 10),
     "SolverError": Row("DPB-301", 500, 6),
     "LedgerUnavailable": Row("DPB-310", 503, 7),
     "LedgerDamaged": Row("DPB-311", 500, 7),

@@ -3,6 +3,7 @@
 from dpbalance.cli import (  # each adds its command to the app
     asking,
     audit,
+    execution,
     ledger,
     replay,
     reproduce,
@@ -11,4 +12,4 @@ from dpbalance.cli import (  # each adds its command to the app
 )
 from dpbalance.cli.app import main
 
-__all__ = ["asking", "audit", "ledger", "main", "replay", "reproduce", "serving", "simulate"]
+__all__ = ["asking", "audit", "execution", "ledger", "main", "replay", "reproduce", "serving", "simulate"]

@@ -140,14 +140,17 @@ def example(
 
 
 @app.command()
-def demo(format_: Shape = Format.table) -> None:
-    """Show the worked example and one round of the paper's workload under every scheduler."""
+def demo(
+    out: Annotated[Path, typer.Option(metavar="DIR", help="Where the platform and the report go.")] = Path("out/demo"),
+    format_: Shape = Format.table,
+) -> None:
+    """Show two rounds under every scheduler, then a platform of 20 devices that decides, charges and trains."""
     from dpbalance.cli.demo import demo_json, demo_text
 
     if format_ == Format.json:
-        put_json(demo_json())
+        put_json(demo_json(out))
     else:
-        for part in demo_text():
+        for part in demo_text(out):
             put(part)
 
 
