@@ -11,7 +11,7 @@ from instances import PACKING_KINDS, packing_instance
 from scipy.optimize import Bounds, LinearConstraint, linprog, milp
 from test_alpha_fair import holds_exactly
 
-from dpbalance.clock import chance
+from dpbalance.clock import chance, stopwatch
 from dpbalance.errors import OptionError
 from dpbalance.scheduler import packing
 from dpbalance.scheduler.kernel_packing import spend
@@ -118,3 +118,17 @@ def test_nobody_asking_or_nothing_left_is_an_answer_too() -> None:
 def test_bad_input_is_refused_in_words(bad: dict) -> None:
     with pytest.raises(OptionError):
         packing.solve(**{"gamma": [[0.5]], "left": [1.0], "value": [1.0], **bad})
+
+
+@pytest.mark.parametrize("rows", [20, 90])
+def test_a_packing_too_hard_to_prove_ends_soon_and_holds(rows: int) -> None:
+    """Hundreds of pipelines of one analyst, no two alike: nodes end the search, the best found stays."""
+    random = chance(5)
+    demand = random.integers(5 * 10**7, 15 * 10**7, (rows, 400))
+    budget = (demand.sum(axis=1) * random.uniform(0.2, 0.6, rows)).astype(np.int64)
+    began = stopwatch()
+    x, proven = packing.solve_whole(demand, budget, random.uniform(0.5, 1.5, 400), np.full(400, np.inf))
+    assert not proven
+    assert stopwatch() - began < 60  # it takes 2 s on two cores
+    assert np.all(demand[:, x > 0].sum(axis=1) <= budget)
+    assert np.sum(x > 0) > 60

@@ -23,7 +23,7 @@ from dpbalance.scheduler import kernel_round as kernels
 from dpbalance.scheduler.alpha_fair import Asked, solve_columns
 from dpbalance.scheduler.options import Options, require
 from dpbalance.scheduler.orders import packing_orders
-from dpbalance.scheduler.packing import NODES_MAX, solve_whole
+from dpbalance.scheduler.packing import nodes_for, solve_whole
 
 AS_PRINTED = "as-printed-may-overspend"
 
@@ -165,10 +165,13 @@ class _Problem:
             self.row,
             self.fingerprint,
             offered,
-            NODES_MAX,
+            nodes_for(len(round_.analysts)),
             multiple,
         )
-        unproven = [int(i) for i in np.flatnonzero(hard) if not self._pack_hard(int(i), offered, value, multiple)]
+        # what the branch and bound could not prove (1) stays as it is; where there are too many rows (2) they are found
+        unproven = [
+            i for i in np.flatnonzero(hard).tolist() if hard[i] == 1 or not self._pack_hard(i, offered, value, multiple)
+        ]
         notes = [f"packing of analyst {round_.analysts[i]!r} is the best found, not proven best" for i in unproven]
         if not certifiable(shares.beta, shares.lam):
             notes.append("step 1 has no certificate for this beta and lam: the answer was searched for")
@@ -191,14 +194,15 @@ class _Problem:
         return result
 
     def _pack_hard(self, analyst: int, offered: Indices, value: Floats, multiple: Floats) -> bool:
-        """One analyst by row generation and, where that gives up, HiGHS."""
+        """One analyst by row generation."""
         mine = self.members[self.group[analyst] : self.group[analyst + 1]]
         mine = mine[self.admitted[mine]]
         entries = kernels.different_rows(self.column[analyst], self.column[analyst + 1], self.fingerprint, offered)
         demand, budget = kernels.small_problem(
             entries, self.row, offered, mine, self.round.start, self.round.block, self.cost
         )
-        x, proven = solve_whole(demand, budget, value[mine], self.cap[mine])
+        nodes = nodes_for(len(self.round.analysts))
+        x, proven = solve_whole(demand, budget, value[mine], self.cap[mine], nodes)
         kernels.whole_multiples(demand, budget, self.cap[mine], x)
         multiple[mine] = x
         return proven

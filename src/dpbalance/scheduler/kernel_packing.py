@@ -24,6 +24,9 @@ GREEDY_TRIES = 12
 UNKNOWN = -1.0
 """No choice is known yet; finite, so that comparisons with a tolerance stay comparisons."""
 
+LEAF = 16
+"""Spending the leftover of a choice counts as a node for so many entries of its rows."""
+
 TABLE_MAX = 400
 """Up to this many pipelines the bounds on the count know who is still free at each node."""
 
@@ -272,9 +275,12 @@ def plan(scaled, value, cap, wide, count, surrogate, price):
             combined[r, t] = scaled[r, order[t]]
             combined[height, t] += surrogate[r] * scaled[r, order[t]]
     depth = width + 1 if width <= TABLE_MAX else 1
-    tables = np.empty((height + 1, depth, count + 1))
+    tables = np.zeros((height + 1, depth, count + 1))
     for r in range(height + 1):
-        tables[r] = smallest_sums(combined[r], count)[:depth]
+        if depth > 1:
+            tables[r] = smallest_sums(combined[r], count)
+        else:
+            tables[r, 0, 1:] = np.cumsum(np.sort(combined[r]))[:count]
     before = dominated(scaled, value, cap, order) if width <= TABLE_MAX else np.zeros((0, 0), dtype=np.bool_)
     return gain, order, prefix, tables, before
 
@@ -327,6 +333,7 @@ def search(demand, budget, scaled, value, cap, wide, count, surrogate, price, kn
                 for a in range(t):
                     chosen[order[a]] = inside[a]
                 total = worth(demand, budget, scaled, value, cap, chosen, x, scratch)
+                nodes += taken * height // LEAF
                 if total > known + 1e-12 * abs(known):
                     known = total
                     best_x[:] = x

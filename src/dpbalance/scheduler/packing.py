@@ -12,19 +12,33 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from dpbalance.errors import OptionError
+from dpbalance.errors import OptionError, SolverError
 from dpbalance.scheduler import kernel_packing as kernels
 
 Floats = npt.NDArray[np.float64]
 Whole = npt.NDArray[np.int64]
 
-NODES_MAX = 4_000_000
+NODES_MAX = 20_000_000
+NODES_MIN, NODES_TOGETHER = 1_000_000, 120_000_000
+"""Where many analysts are packed in one round they share so many nodes, and each has some: seconds, whatever is asked.
+Nodes and not seconds, so that every machine gives the same answer."""
+
+HIGHS_ENTRIES_MAX = 2_500
+"""Where the rows have more entries than this, HiGHS has not been seen to improve what the branch and bound found."""
+
 HIGHS_NODES_MAX = 2_000
 """Nodes for each stage of HiGHS when the branch and bound gave up; after that the best answer so far is returned,
 unproven. Nodes and not seconds, so that every machine gives the same answer."""
 
 ROWS_AT_ONCE = 64
 """Up to this many rows all are solved with from the start."""
+
+ROWS_MORE = 8
+"""So many of the rows that an answer overfills are added at once."""
+
+PASSES_MAX = 40
+NODES_LEAST = 20_000
+"""Each pass over the rows takes half the nodes of the one before, but no fewer than these."""
 
 GRID_BITS = 60
 """Rows of doubles are put on a grid of their own, this many bits below the budget: exact for all but the smallest."""
@@ -66,7 +80,9 @@ def solve(gamma: Any, left: Any, value: Any, upper: Any | None = None) -> Packin
     return Packing(x=x, served=np.flatnonzero(x), value=float(worth @ x), proven=proven)
 
 
-def solve_whole(demand: Whole, budget: Whole, value: Floats, cap: Floats) -> tuple[Floats, bool]:
+def solve_whole(
+    demand: Whole, budget: Whole, value: Floats, cap: Floats, nodes_max: int = NODES_MAX
+) -> tuple[Floats, bool]:
     """Multiples for whole-number rows and whether they are proven; sums of least demands hold exactly."""
     fits = np.all(demand <= budget[:, None], axis=0) & (cap >= 1.0)
     members = np.flatnonzero(fits)
@@ -77,27 +93,37 @@ def solve_whole(demand: Whole, budget: Whole, value: Floats, cap: Floats) -> tup
     value, cap = value[members], cap[members]
     asked = np.flatnonzero(demand.any(axis=1))
     if len(asked) <= ROWS_AT_ONCE:
-        x[members], proven = _pack(demand[asked], budget[asked], value, cap)
+        x[members], proven = _pack(demand[asked], budget[asked], value, cap, nodes_max)
         return x, proven
     rows = _different_rows(demand, budget, asked)
     work = rows if len(rows) <= ROWS_AT_ONCE else _tightest(demand, budget, rows)
-    while True:
-        answer, proven = _pack(demand[work], budget[work], value, cap)
+    for at in range(PASSES_MAX):
+        answer, proven = _pack(demand[work], budget[work], value, cap, max(nodes_max >> (2 + at), NODES_LEAST))
         over = _overfull(demand, budget, rows, answer)
         if not len(over):
             x[members] = answer
             return x, proven
-        work = np.append(work, over)
+        work = rows if at >= PASSES_MAX - 2 else np.append(work, over)
+    raise SolverError("a packing over all of its rows overfilled one of them")
 
 
-def _pack(demand: Whole, budget: Whole, value: Floats, cap: Floats) -> tuple[Floats, bool]:
+def _pack(demand: Whole, budget: Whole, value: Floats, cap: Floats, nodes_max: int) -> tuple[Floats, bool]:
     x = np.zeros(len(value))
     if not len(demand):
         return np.where(np.isfinite(cap), cap, 1.0), True
-    _, best, proven = kernels.pack(demand, budget, value, cap, NODES_MAX, x)
-    if proven:
-        return x, True
+    _, best, proven = kernels.pack(demand, budget, value, cap, nodes_max, x)
+    if proven or demand.size > HIGHS_ENTRIES_MAX:
+        return x, bool(proven)
     return _by_highs(demand, budget, value, cap, x, best)
+
+
+def nodes_for(analysts: int) -> int:
+    """How many nodes each of so many analysts may take.
+
+    >>> nodes_for(1), nodes_for(12), nodes_for(5_000)
+    (20000000, 10000000, 1000000)
+    """
+    return min(NODES_MAX, max(NODES_MIN, NODES_TOGETHER // max(analysts, 1)))
 
 
 def _tightest(demand: Whole, budget: Whole, rows: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
@@ -113,13 +139,15 @@ def _different_rows(demand: Whole, budget: Whole, asked: npt.NDArray[np.int64]) 
 
 
 def _overfull(demand: Whole, budget: Whole, rows: npt.NDArray[np.int64], x: Floats) -> npt.NDArray[np.int64]:
-    """The fullest row above its budget, for the least demands in whole numbers and for the multiples in doubles."""
+    """The fullest rows above their budgets, for the least demands in whole numbers and for the multiples in doubles."""
     served = x > 0
     least = demand[:, served].sum(axis=1)
     extra = demand @ np.maximum(x - 1.0, 0.0)
     rest = budget - least
     broken = rows[(rest[rows] < 0) | (extra[rows] > rest[rows] * (1 + 1e-9) + 1e-9 * budget[rows])]
-    fullest: npt.NDArray[np.int64] = broken[np.argsort(-((least + extra)[broken] / budget[broken]), kind="stable")[:1]]
+    fullest: npt.NDArray[np.int64] = broken[
+        np.argsort(-((least + extra)[broken] / budget[broken]), kind="stable")[:ROWS_MORE]
+    ]
     return fullest
 
 
