@@ -54,21 +54,27 @@ class GroupCommit(Generic[Asked, Answered]):
     def __call__(self, asked: Asked) -> Answered:
         job: _Job[Asked, Answered] = _Job(asked)
         try:
-            with self._lock:
-                if len(self._waiting) >= self._queue_max:
-                    raise LedgerUnavailable(f"{self._queue_max} writes are waiting already", hint="asking again later")
-                self._waiting.append(job)
-                if self._leader is None:
-                    self._leader = job
-            if self._leader is not job:
-                job.woken.wait()  # until it is answered, or leads
-            if self._leader is job and not job.done:
-                self._lead(job)
-        finally:
+            self._take_part(job)
             self._leave(job)
+        except BaseException:  # an interrupt can come at any line, that of the leave included, which may be repeated
+            self._leave(job)
+            raise
         if job.problem is not None:
             raise job.problem
         return job.answer  # type: ignore[return-value]
+
+    def _take_part(self, job: _Job[Asked, Answered]) -> None:
+        """Until it is answered, by another or by itself."""
+        with self._lock:
+            if len(self._waiting) >= self._queue_max:
+                raise LedgerUnavailable(f"{self._queue_max} writes are waiting already", hint="asking again later")
+            self._waiting.append(job)
+            if self._leader is None:
+                self._leader = job
+        if self._leader is not job:
+            job.woken.wait()
+        if self._leader is job and not job.done:
+            self._lead(job)
 
     def _lead(self, leader: _Job[Asked, Answered]) -> None:
         with self._lock:
