@@ -124,3 +124,46 @@ def test_what_is_not_there_is_told_in_one_line(printed: Printed, capsys: pytest.
     assert refused("block", "list", "--database", "mysql://x") == 4
     assert refused("block", "list", "--database", "postgresql://nobody@/none?host=/nowhere") == 7
     assert "DPB-310 LedgerUnavailable" in capsys.readouterr().err
+
+
+def test_a_ledger_is_held_against_what_was_noted_elsewhere(
+    charged: Printed, capsys: pytest.CaptureFixture[str]
+) -> None:
+    told = json.loads(charged("ledger", "verify", "--format", "json"))
+    assert (told["seq"], len(told["hash"]), len(told["public_key"])) == (4, 64, 64)
+    mark = f"4:{told['hash']}"
+    assert mark in charged("ledger", "verify", "--at-least-seq", mark, "--public-key", told["public_key"])
+    assert refused("ledger", "verify", "--at-least-seq", f"4:{'0' * 64}") == 7
+    assert refused("ledger", "verify", "--public-key", "0" * 64) == 7
+    assert refused("ledger", "verify", "--at-least-seq", "four") == 4
+    assert "SEQ or SEQ:HASH" in capsys.readouterr().err
+
+
+def test_init_says_where_the_key_is_and_what_to_note(printed: Printed, tmp_path: Path) -> None:
+    told = printed("ledger", "init")
+    assert str(tmp_path / "ledger.db.key") in told
+    assert "--public-key" in told
+
+
+def test_what_waits_can_be_seen_and_given_back(charged: Printed, capsys: pytest.CaptureFixture[str]) -> None:
+    assert charged("ledger", "outbox") == "1 2\n"
+    charged("ledger", "void", "2", "--note", "nobody wants it")
+    assert json.loads(charged("ledger", "outbox", "--format", "json"))["grants"] == [1]
+    charged("block", "budget", "B1", "--to", "0.75")
+    charged("block", "unlock", "B1", "--to", "0.75")
+    assert refused("block", "budget", "B1", "--to", "2") == 5
+    assert refused("block", "budget", "B1", "--to", "1,2") == 3
+    assert refused("ledger", "void", "9") == 3
+    assert refused("ledger", "register", "round.json", "--contributor", "bob") == 5
+    assert "registered with the contributor 'ann', not 'bob'" in capsys.readouterr().err
+
+
+def test_a_statement_says_why_something_was_denied(charged: Printed) -> None:
+    assert "B1 has" in charged("ledger", "statement", "--pipeline", "P4")
+
+
+def test_a_snapshot_tells_its_row_and_what_is_closed(charged: Printed) -> None:
+    charged("block", "freeze", "B2")
+    ended = CliRunner().invoke(app, ["ledger", "snapshot", "round.json"])
+    assert ended.stderr == "Taken after row 5 (--seen 5); nothing of these is on offer: B2 is frozen.\n"
+    charged("ledger", "charge", "now.json", "allocation.json", "--key", "k", "--seen", "3")
