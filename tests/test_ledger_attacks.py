@@ -26,6 +26,7 @@ from dpbalance.errors import (
 from dpbalance.ledger import Ledger, create_ledger, open_ledger
 from dpbalance.ledger.copies import restore
 from dpbalance.ledger.opening import _key_beside
+from dpbalance.ledger.postgres import PostgresWriter
 from dpbalance.ledger.sqlite import SqliteWriter
 
 
@@ -54,7 +55,7 @@ def test_a_backup_is_one_closed_file_with_everything_in_it(book: Ledger, tmp_pat
         assert (alone.head(), spent(alone, "d1/w0")) == (book.head(), [500_000_000])
 
 
-@pytest.mark.parametrize("how", ["rows are lost", "the disk is full"])
+@pytest.mark.parametrize("how", ["rows are lost", "the disk is full", "the head is lost"])
 def test_a_backup_that_is_not_the_ledger_never_gets_its_name(
     book: Ledger, tmp_path: Path, how: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -67,11 +68,35 @@ def test_a_backup_that_is_not_the_ledger_never_gets_its_name(
             return inserted(self, table, columns, rows)
         raise sqlite3.OperationalError("database or disk is full")
 
-    monkeypatch.setattr(SqliteWriter, "insert", insert)
+    if how == "the head is lost":
+        monkeypatch.setattr(SqliteWriter, "set_head", lambda *_: 1)
+    else:
+        monkeypatch.setattr(SqliteWriter, "insert", insert)
     with pytest.raises((LedgerDamaged, LedgerUnavailable)):
         book.backup(tmp_path / "copy.db")
     assert not (tmp_path / "copy.db").exists()
     assert parts(tmp_path) == []
+
+
+def test_a_restored_ledger_that_is_not_the_backup_never_appears(
+    lasting_place: Place, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with create_ledger(f"sqlite:///{tmp_path / 'source.db'}") as source:
+        stocked(source)
+        spend(source, {"d1/w0": 0.5, "d2/w1": 0.5})
+        source.backup(tmp_path / "copy.db")
+    for kind in (SqliteWriter, PostgresWriter):
+
+        def insert(self: Any, table: str, columns: Any, rows: Any, own: Any = kind.insert_numbers) -> None:
+            own(self, table, columns, rows[1:] if table == "entry" else rows)
+
+        monkeypatch.setattr(kind, "insert_numbers", insert)
+    with pytest.raises(LedgerDamaged, match="the charges are not those"):
+        restore(tmp_path / "copy.db", lasting_place.url)
+    with pytest.raises((NotInLedger, LedgerDamaged), match=r"is no ledger|there is no ledger"):
+        open_ledger(lasting_place.url)
+    monkeypatch.undo()
+    restore(tmp_path / "copy.db", lasting_place.url)
 
 
 def test_what_is_left_of_a_copy_that_was_killed_is_named_and_nothing_else_is_replaced(
@@ -262,3 +287,10 @@ def test_another_history_is_recognised_by_the_hash_that_was_acknowledged(book: L
 )
 def test_the_key_of_a_database_has_its_name(url: str, name: str) -> None:
     assert _key_beside("postgresql", url) == name
+
+
+def test_a_ledger_in_memory_leaves_no_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    for url in ("memory:", "sqlite:///:memory:"):
+        with create_ledger(url) as ledger:
+            assert (ledger.store.url, ledger.key_file, list(tmp_path.iterdir())) == ("memory:", None, [])

@@ -128,7 +128,7 @@ def check_mark(reader: Reader, acknowledged: int | str, url: str) -> None:
 
 
 def _parts(url: str) -> tuple[str, str]:
-    if url == "memory:":
+    if url in ("memory:", "sqlite:///:memory:"):
         return "memory", ":memory:"
     if url.startswith("sqlite:///") and len(url) > len("sqlite:///"):
         return "sqlite", url.removeprefix("sqlite:///")
