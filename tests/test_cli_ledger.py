@@ -51,10 +51,11 @@ def refused(*arguments: str) -> int | str | None:
 def test_a_round_is_registered_decided_and_charged(charged: Printed, tmp_path: Path) -> None:
     assert read_round(tmp_path / "now.json").pipelines == worked_example().pipelines
     receipt = json.loads(charged("ledger", "charge", "now.json", "allocation.json", "--key", "k", "--format", "json"))
-    assert receipt == {"format": "dpbalance-receipt/1", "seq": 3, "kind": "charge", "grants": [1, 2]}
+    assert len(receipt.pop("hash")) == 64
+    assert receipt == {"format": "dpbalance-receipt/1", "seq": 4, "kind": "charge", "grants": [1, 2]}
     blocks = json.loads(charged("block", "list", "--format", "json"))["blocks"]
     assert {each["block"]: each["spent"] for each in blocks} == {"B1": 1.0, "B2": pytest.approx(0.7, abs=0.1)}
-    assert "Verified: 3 rows, 4 charges on 2 blocks." in charged("ledger", "verify")
+    assert "Verified: 4 rows, 4 charges on 2 blocks." in charged("ledger", "verify")
 
 
 def test_a_second_charge_of_the_same_decision_is_refused_with_its_code(
@@ -69,7 +70,9 @@ def test_a_statement_and_a_block_tell_who_spent_what(charged: Printed) -> None:
     assert "P3" in told
     assert "P1" not in told
     lines = json.loads(charged("ledger", "statement", "--block", "B1", "--format", "json"))["lines"]
-    assert [(line["grant"], line["cost"], line["order"]) for line in lines] == [(1, 0.5, 8.0), (2, 0.5, 8.0)]
+    charges = [line for line in lines if line["block"]]
+    assert [(line["grant"], line["cost"], line["order"]) for line in charges] == [(1, 0.5, 8.0), (2, 0.5, 8.0)]
+    assert {json.loads(line["reason"])["block"] for line in lines if line not in charges} == {"B1"}
     shown = charged("block", "show", "B1")
     assert "Spent altogether: epsilon 2.214 at delta 1e-05." in shown
     assert json.loads(charged("block", "show", "B1", "--format", "json"))["epsilon"] == pytest.approx(2.214, abs=1e-3)
@@ -92,11 +95,11 @@ def test_a_block_is_frozen_by_anybody_and_thawed_by_its_contributor(
 
 def test_a_backup_comes_back_and_an_old_one_does_not(charged: Printed, capsys: pytest.CaptureFixture[str]) -> None:
     charged("ledger", "backup", "copy.db")
-    assert refused("ledger", "restore", "copy.db", "--database", "sqlite:///back.db", "--at-least-seq", "4") == 7
+    assert refused("ledger", "restore", "copy.db", "--database", "sqlite:///back.db", "--at-least-seq", "5") == 7
     assert "1 rows are missing" in capsys.readouterr().err
-    charged("ledger", "restore", "copy.db", "--database", "sqlite:///back.db", "--at-least-seq", "3")
-    charged("ledger", "verify", "--database", "sqlite:///back.db", "--at-least-seq", "3")
-    assert refused("ledger", "verify", "--database", "sqlite:///back.db", "--at-least-seq", "4") == 7
+    charged("ledger", "restore", "copy.db", "--database", "sqlite:///back.db", "--at-least-seq", "4")
+    charged("ledger", "verify", "--database", "sqlite:///back.db", "--at-least-seq", "4")
+    assert refused("ledger", "verify", "--database", "sqlite:///back.db", "--at-least-seq", "5") == 7
 
 
 def test_an_export_names_its_files(charged: Printed, tmp_path: Path) -> None:
@@ -119,3 +122,46 @@ def test_what_is_not_there_is_told_in_one_line(printed: Printed, capsys: pytest.
     assert refused("block", "list", "--database", "mysql://x") == 4
     assert refused("block", "list", "--database", "postgresql://nobody@/none?host=/nowhere") == 7
     assert "DPB-310 LedgerUnavailable" in capsys.readouterr().err
+
+
+def test_a_ledger_is_held_against_what_was_noted_elsewhere(
+    charged: Printed, capsys: pytest.CaptureFixture[str]
+) -> None:
+    told = json.loads(charged("ledger", "verify", "--format", "json"))
+    assert (told["seq"], len(told["hash"]), len(told["public_key"])) == (4, 64, 64)
+    mark = f"4:{told['hash']}"
+    assert mark in charged("ledger", "verify", "--at-least-seq", mark, "--public-key", told["public_key"])
+    assert refused("ledger", "verify", "--at-least-seq", f"4:{'0' * 64}") == 7
+    assert refused("ledger", "verify", "--public-key", "0" * 64) == 7
+    assert refused("ledger", "verify", "--at-least-seq", "four") == 4
+    assert "SEQ or SEQ:HASH" in capsys.readouterr().err
+
+
+def test_init_says_where_the_key_is_and_what_to_note(printed: Printed, tmp_path: Path) -> None:
+    told = printed("ledger", "init")
+    assert str(tmp_path / "ledger.db.key") in told
+    assert "--public-key" in told
+
+
+def test_what_waits_can_be_seen_and_given_back(charged: Printed, capsys: pytest.CaptureFixture[str]) -> None:
+    assert charged("ledger", "outbox") == "1 2\n"
+    charged("ledger", "void", "2", "--note", "nobody wants it")
+    assert json.loads(charged("ledger", "outbox", "--format", "json"))["grants"] == [1]
+    charged("block", "budget", "B1", "--to", "0.75")
+    charged("block", "unlock", "B1", "--to", "0.75")
+    assert refused("block", "budget", "B1", "--to", "2") == 5
+    assert refused("block", "budget", "B1", "--to", "1,2") == 3
+    assert refused("ledger", "void", "9") == 3
+    assert refused("ledger", "register", "round.json", "--contributor", "bob") == 5
+    assert "registered with the contributor 'ann', not 'bob'" in capsys.readouterr().err
+
+
+def test_a_statement_says_why_something_was_denied(charged: Printed) -> None:
+    assert "B1 has" in charged("ledger", "statement", "--pipeline", "P4")
+
+
+def test_a_snapshot_tells_its_row_and_what_is_closed(charged: Printed) -> None:
+    charged("block", "freeze", "B2")
+    ended = CliRunner().invoke(app, ["ledger", "snapshot", "round.json"])
+    assert ended.stderr == "Taken after row 5 (--seen 5); nothing of these is on offer: B2 is frozen.\n"
+    charged("ledger", "charge", "now.json", "allocation.json", "--key", "k", "--seen", "3")

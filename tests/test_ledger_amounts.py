@@ -51,7 +51,7 @@ def test_what_is_no_amount_is_refused(ledger: Ledger, amount: object) -> None:
         with pytest.raises(DPBalanceError) as refusal:
             write()
         assert isinstance(refusal.value, AmountError)
-    assert (spent(ledger, a), ledger.head().seq) == ([0], 2)
+    assert (spent(ledger, a), ledger.head().seq) == ([0], 3)
 
 
 def test_a_negative_charge_cannot_raise_a_budget(ledger: Ledger) -> None:
@@ -69,7 +69,7 @@ def test_a_charge_of_nothing_is_refused(ledger: Ledger, nothing: float) -> None:
     a, *_ = stocked(ledger)
     with pytest.raises(AmountError, match="above 0"):
         spend(ledger, {a: nothing})
-    assert ledger.head().seq == 2
+    assert ledger.head().seq == 3
 
 
 def test_a_subnormal_charge_costs_a_unit_and_is_not_lost_after_exhaustion(ledger: Ledger) -> None:

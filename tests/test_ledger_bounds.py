@@ -15,6 +15,7 @@ from ledgers import Place, asking, spend, spent, stocked
 from servers import PostgresServer
 
 import dpbalance.ledger.ledger
+import dpbalance.ledger.names
 import dpbalance.ledger.postgres
 import dpbalance.ledger.sqlite
 import dpbalance.ledger.store
@@ -30,7 +31,7 @@ def test_many_rows_go_other_ways_and_come_to_the_same(
     place: Place, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Above `CHUNK` rows, stores copy, scan and update whole tables: here that begins at three."""
-    for module in ("ledger", "postgres", "sqlite", "store"):
+    for module in ("ledger", "names", "postgres", "sqlite", "store"):
         monkeypatch.setattr(getattr(dpbalance.ledger, module), "CHUNK", 2)
     ledger = place.create(orders=[2, 8])
     names = stocked(ledger, 11, capacity=(1.0, 2.0))
@@ -50,7 +51,7 @@ def test_many_rows_go_other_ways_and_come_to_the_same(
         assert not isinstance(each, BaseException), each
     ledger.void([ledger.head().claims])
     ledger.freeze(names[3:9])
-    ledger.thaw(names[3:9:2], actor="contributor:ann")
+    ledger.thaw(names[4:9:2], actor="contributor:ann")
     ledger.unlock(dict.fromkeys(names[3:9], (1.0, 2.0)))
     ledger.void(grants[1:])
     ledger.dispatch(grants[:1])
@@ -64,17 +65,18 @@ def test_many_rows_go_other_ways_and_come_to_the_same(
 
 def ledger_charge(ledger: Ledger, cost: dict[str, tuple[float, ...]]) -> Charge:
     decision = asking(cost, orders=ledger.orders)
-    return Charge(ids=ledger._ids(decision.blocks), names=decision.blocks, decision=decision)
+    ids, known = ledger.names.ids(ledger.store, decision.blocks)
+    return Charge(ids=ids, names=decision.blocks, decision=decision, known=known)
 
 
 def test_blocks_that_are_not_remembered_are_looked_up_again(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(dpbalance.ledger.ledger, "NAMES_MAX", 2)
+    monkeypatch.setattr(dpbalance.ledger.names, "NAMES_MAX", 2)
     ledger = place.create()
     names = stocked(ledger, 6)
     for name in (*names, *names):
         spend(ledger, {name: 0.1})
     spend(ledger, dict.fromkeys(names, 0.1))
-    assert len(ledger._numbers) <= 6
+    assert len(ledger.names.known.numbers) <= 6
     assert [spent(ledger, name) for name in names] == [[300_000_000]] * 6
 
 
@@ -175,7 +177,7 @@ def test_a_writer_waits_for_another_process_only_so_long(tmp_path: Path, monkeyp
             spend(ledger, {a: 0.1}, key="k")
         other.execute("ROLLBACK")
         other.close()
-        assert spend(ledger, {a: 0.1}, key="k").seq == 3
+        assert spend(ledger, {a: 0.1}, key="k").seq == 4
 
 
 def test_a_writer_of_postgres_waits_only_so_long(
@@ -193,7 +195,7 @@ def test_a_writer_of_postgres_waits_only_so_long(
                 other.execute("SELECT * FROM head FOR UPDATE")
                 with pytest.raises(LedgerUnavailable, match="lock timeout"):
                     spend(ledger, {a: 0.1}, key="k")
-            assert spend(ledger, {a: 0.1}, key="k").seq == 3
+            assert spend(ledger, {a: 0.1}, key="k").seq == 4
 
 
 def test_the_migrations_make_the_tables_that_every_store_has(postgres: PostgresServer, tmp_path: Path) -> None:

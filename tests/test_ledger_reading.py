@@ -40,7 +40,7 @@ def test_a_snapshot_is_a_round_in_its_own_order_of_what_is_left(place: Place) ->
     )
     for each in dpbalance.Round.__dataclass_fields__:
         assert np.array_equal(getattr(snapshot.round, each), getattr(expected, each)), each
-    assert snapshot.seq == 3
+    assert snapshot.seq == 4
     with pytest.raises(NotInLedger, match="d/w77"):
         ledger.snapshot([Pipeline(id="p", analyst="x", demand={"d/w77": 0.1})])
 
@@ -88,7 +88,7 @@ def test_an_export_has_every_row(place: Place, tmp_path: Path) -> None:
         assert [row["cost_0"] for row in csv.DictReader(file)] == ["500000000", "250000000"]
     ledger.export(tmp_path / "parquet", format="parquet")
     assert polars.read_parquet(tmp_path / "parquet" / "balance.parquet")["spent_0"].sum() == 750_000_000
-    assert polars.read_parquet(tmp_path / "parquet" / "journal.parquet")["seq"].to_list() == [1, 2, 3]
+    assert polars.read_parquet(tmp_path / "parquet" / "journal.parquet")["seq"].to_list() == [1, 2, 3, 4]
     with pytest.raises(OptionError, match="csv or parquet"):
         ledger.export(tmp_path, format="xml")
 
@@ -97,18 +97,18 @@ def test_a_backup_comes_back_as_it_was_and_one_that_is_too_old_is_refused(place:
     ledger = place.create(orders=[2, 8])
     a, *_ = stocked(ledger, capacity=(1.0, 2.0))
     spend(ledger, {a: (0.5, 0.25)}, key="k")
-    assert ledger.backup(tmp_path / "copy.db") == 3
+    assert ledger.backup(tmp_path / "copy.db") == 4
     acknowledged = spend(ledger, {a: (0.5, 0.25)}).seq
     back = f"sqlite:///{tmp_path / 'back.db'}"
-    with pytest.raises(LedgerDamaged, match=f"ends at row 3, but row {acknowledged} was acknowledged"):
+    with pytest.raises(LedgerDamaged, match=f"ends at row 4, but row {acknowledged} was acknowledged"):
         restore(tmp_path / "copy.db", back, at_least_seq=acknowledged)
     assert not (tmp_path / "back.db").exists()
-    assert restore(tmp_path / "copy.db", back, at_least_seq=3) == 3
+    assert restore(tmp_path / "copy.db", back, at_least_seq=4) == 4
     with open_ledger(back, key_file=place.key_file if place.kind != "memory" else None) as restored:
         assert spent(restored, a) == [500_000_000, 250_000_000]
         assert restored.verify().clean
     with pytest.raises(LedgerDamaged):
-        open_ledger(back, at_least_seq=4)
+        open_ledger(back, at_least_seq=5)
     with pytest.raises(AlreadyRegistered):
         ledger.backup(tmp_path / "copy.db")
 
@@ -123,8 +123,8 @@ def test_a_restored_ledger_goes_on_where_the_backup_ended(lasting_place: Place, 
         Path(lasting_place.url.removeprefix("sqlite:///")).unlink(missing_ok=True)
     restore(tmp_path / "copy.db", lasting_place.url, isolation=lasting_place.isolation)
     ledger = lasting_place.open()
-    assert spend(ledger, {a: 0.5}, key="k").seq == 3
-    assert spend(ledger, {a: 0.5}).seq == 4
+    assert spend(ledger, {a: 0.5}, key="k").seq == 4
+    assert spend(ledger, {a: 0.5}).seq == 6  # after the row that says what happened
     assert ledger.verify().clean
 
 

@@ -49,20 +49,20 @@ def damaged(path: Path, *statements: str) -> str:
 def test_nothing_is_wrong_where_nobody_changed_anything(path: Path) -> None:
     with open_ledger(f"sqlite:///{path}") as ledger:
         verdict = ledger.verify()
-    assert (verdict.clean, verdict.seq, verdict.rows, verdict.blocks, verdict.entries) == (True, 9, 9, 3, 5)
+    assert (verdict.clean, verdict.seq, verdict.rows, verdict.blocks, verdict.entries) == (True, 10, 10, 3, 5)
 
 
 TAMPERED = {
-    "a row of the journal": ["UPDATE journal SET actor = 'nobody' WHERE seq = 4"],
-    "a body": ["UPDATE journal SET body = replace(body, 'by hand', 'by foot') WHERE seq = 3"],
-    "a time": ["UPDATE journal SET time = time + 1 WHERE seq = 2"],
-    "a signature": ["UPDATE journal SET signature = substr(signature, 2) || '0' WHERE seq = 5"],
-    "a dropped row": ["DELETE FROM journal WHERE seq = 4"],
-    "the dropped last row": ["DELETE FROM journal WHERE seq = 9"],
+    "a row of the journal": ["UPDATE journal SET actor = 'nobody' WHERE seq = 5"],
+    "a body": ["UPDATE journal SET body = replace(body, 'by hand', 'by foot') WHERE seq = 4"],
+    "a time": ["UPDATE journal SET time = time + 1 WHERE seq = 3"],
+    "a signature": ["UPDATE journal SET signature = substr(signature, 2) || '0' WHERE seq = 6"],
+    "a dropped row": ["DELETE FROM journal WHERE seq = 5"],
+    "the dropped last row": ["DELETE FROM journal WHERE seq = 10"],
     "swapped rows": [
-        "UPDATE journal SET seq = 100 WHERE seq = 4",
-        "UPDATE journal SET seq = 4 WHERE seq = 5",
-        "UPDATE journal SET seq = 5 WHERE seq = 100",
+        "UPDATE journal SET seq = 100 WHERE seq = 5",
+        "UPDATE journal SET seq = 5 WHERE seq = 6",
+        "UPDATE journal SET seq = 6 WHERE seq = 100",
     ],
     "a balance": ["UPDATE balance SET spent_0 = spent_0 - 1 WHERE block = 1"],
     "an overspent balance": ["UPDATE balance SET spent_0 = 2000000000 WHERE block = 1"],
@@ -79,7 +79,7 @@ TAMPERED = {
     "a charge of nobody": ["INSERT INTO entry VALUES (77, 1, 5)"],
     "a grant": ["UPDATE claim SET analyst = 'y' WHERE id = 2"],
     "a dropped denial": ["DELETE FROM claim WHERE id = 4"],
-    "a made up grant": ["INSERT INTO claim VALUES (5, 9, 'p', 'x', 1.0, 1, '')"],
+    "a made up grant": ["INSERT INTO claim VALUES (5, 10, 'p', 'x', 1.0, 1, '')"],
     "a voided grant": [
         "UPDATE claim SET stage = 5 WHERE id = 2",
         "UPDATE balance SET spent_0 = 100000000 WHERE block = 1",
@@ -87,14 +87,22 @@ TAMPERED = {
     ],
     "a stage": ["UPDATE claim SET stage = 1 WHERE id = 1"],
     "a budget row": ["UPDATE term SET capacity_0 = capacity_0 + 1 WHERE block = 1"],
-    "a made up budget row": ["INSERT INTO term VALUES (5, 1, 0, 1000000000, 1000000000)"],
+    "a made up budget row": ["INSERT INTO term VALUES (6, 1, 0, 1000000000, 1000000000)"],
     "a block's name": ["UPDATE block SET name = 'd1/w9' WHERE id = 1"],
     "a block's place": ["UPDATE block SET sort = x'00' WHERE id = 1"],
     "a block's device": ["UPDATE block SET device = 2 WHERE id = 1"],
     "a contributor": ["UPDATE device SET contributor = 'bob' WHERE id = 1"],
     "a made up device": ["INSERT INTO device VALUES (3, 'd3', '')"],
-    "the head": ["UPDATE head SET seq = 8"],
+    "the head": ["UPDATE head SET seq = 9"],
     "the lease": ["UPDATE head SET token = 7"],
+    "the holder": ["UPDATE head SET holder = ''"],
+    "the end of the lease": ["UPDATE head SET until = 0"],
+    "how many devices": ["UPDATE head SET devices = 9"],
+    "how many grants": ["UPDATE head SET claims = 50"],
+    "what the ledger counts at": ["UPDATE meta SET value = '[64.0]' WHERE name = 'orders'"],
+    "an old backup that nobody brought back": [
+        "INSERT INTO meta SELECT 'restored', '4:' || hash FROM journal WHERE seq = 4"
+    ],
 }
 
 
@@ -104,8 +112,8 @@ def test_whatever_somebody_changed_is_noticed(path: Path, what: str) -> None:
 
 
 def test_the_first_bad_row_is_named(path: Path) -> None:
-    assert damaged(path, "UPDATE journal SET kind = 'void' WHERE seq = 5").startswith(
-        "row 5 of the journal: the row is"
+    assert damaged(path, "UPDATE journal SET kind = 'void' WHERE seq = 6").startswith(
+        "row 6 of the journal: the row is"
     )
 
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from dpbalance.cli.app import All, Format, RoundFile, Shape, app, put, put_json, read
-from dpbalance.errors import OptionError
+from dpbalance.errors import AlreadyRegistered, OptionError
 
 if TYPE_CHECKING:
     from dpbalance.ledger import Balance, Ledger, Receipt
@@ -24,7 +24,10 @@ Database = Annotated[
 KeyFile = Annotated[Path | None, typer.Option(metavar="FILE", help="The key that signs; default beside the database.")]
 Actor = Annotated[str, typer.Option(metavar="ROLE[:NAME]", help="On whose word; contributor:NAME may do more.")]
 Key = Annotated[str | None, typer.Option(metavar="TEXT", help="Safe to be asked again under this key.")]
-AtLeast = Annotated[int | None, typer.Option(metavar="N", help="The last sequence number that was acknowledged.")]
+AtLeast = Annotated[str | None, typer.Option(metavar="SEQ[:HASH]", help="The last row that was acknowledged.")]
+PublicKey = Annotated[str | None, typer.Option(metavar="HEX", help="The public key that init printed.")]
+Token = Annotated[int | None, typer.Option(metavar="N", help="The token of the lease, if one is held.")]
+Grants = Annotated[list[int], typer.Argument(metavar="GRANT", help="Numbers of grants.")]
 Delta = Annotated[float, typer.Option(metavar="NUMBER", help="The delta at which epsilon is told.")]
 Blocks = Annotated[list[str], typer.Argument(metavar="BLOCK", help="Names of blocks.")]
 
@@ -51,8 +54,13 @@ def init(
     from dpbalance.ledger import create_ledger
 
     with create_ledger(database, orders=_numbers(orders), key_file=key_file) as made:
-        told = {"database": made.store.url, "orders": made.orders, "public_key": made.public}
-    _put(format_, "dpbalance-ledger/1", told, f"A new ledger at {told['database']}, signed by {told['public_key']}.")
+        key = str(made.key_file)
+        told = {"database": made.store.url, "orders": made.orders, "public_key": made.public, "key_file": key}
+    text = (
+        f"A new ledger at {told['database']}. The key that signs it is in {key}: keep it, it is in no backup.\n"
+        f"Its public key, to be noted elsewhere for --public-key: {told['public_key']}"
+    )
+    _put(format_, "dpbalance-ledger/1", told, text)
 
 
 @ledger_app.command()
@@ -73,7 +81,14 @@ def register(
         if round_.spent.any():
             raise OptionError("something is spent in this round; a ledger begins with what it charged itself")
         devices = [device_of(name) for name in round_.blocks]
-        new = ledger.unregistered(devices)
+        known = ledger.contributors(devices)
+        for name, stored in known.items():
+            if contributor and stored != contributor:
+                raise AlreadyRegistered(
+                    f"device {name!r} is registered with the contributor {stored!r}, not {contributor!r}",
+                    hint="--contributor with that name, or none",
+                )
+        new = [name for name in dict.fromkeys(devices) if name not in known]
         if new:
             ledger.register_devices(dict.fromkeys(new, contributor))
         receipt = ledger.register_arrays(round_.blocks, devices, round_.capacity, round_.unlocked)
@@ -82,7 +97,10 @@ def register(
 
 @ledger_app.command()
 def snapshot(round_file: RoundFile, database: Database = DATABASE, key_file: KeyFile = None) -> None:
-    """Print the round of a file's pipelines on the blocks as they are charged now."""
+    """Print the round of a file's pipelines on the blocks as they are charged now.
+
+    The row after which it was taken, and which of the asked blocks are closed, is told on stderr.
+    """
     from dpbalance.demand import Pipeline
     from dpbalance.market import round_to_json
 
@@ -90,7 +108,11 @@ def snapshot(round_file: RoundFile, database: Database = DATABASE, key_file: Key
     pipelines = [Pipeline(**each) for each in given["pipelines"]]
     with _open(database, key_file) as ledger:
         found = ledger.snapshot(pipelines, now=given["now"], priorities=given.get("priorities"))
+        asked = list(dict.fromkeys(name for each in pipelines for name in each.demand))
+        closed = [f"{each.block} is {each.state.word}" for each in ledger.balances(asked) if each.state.word != "open"]
     put_json(round_to_json(found.round))
+    told = f"; nothing of these is on offer: {', '.join(closed)}" if closed else ""
+    typer.echo(f"Taken after row {found.seq} (--seen {found.seq}){told}.", err=True)
 
 
 @ledger_app.command()
@@ -98,7 +120,8 @@ def charge(
     round_file: RoundFile,
     allocation: Annotated[str, typer.Argument(metavar="ALLOCATION.json", help="What was decided on it.")],
     key: Key = None,
-    token: Annotated[int | None, typer.Option(metavar="N", help="The token of the lease, if one is held.")] = None,
+    token: Token = None,
+    seen: Annotated[int | None, typer.Option(metavar="N", help="The row after which the snapshot was taken.")] = None,
     actor: Actor = "scheduler",
     database: Database = DATABASE,
     key_file: KeyFile = None,
@@ -109,22 +132,54 @@ def charge(
 
     decided = read_allocation(allocation, read(round_file))
     with _open(database, key_file) as ledger:
-        receipt = ledger.charge(decided, key=key, token=token, actor=actor)
+        receipt = ledger.charge(decided, key=key, token=token, seen=seen, actor=actor)
     _receipt(format_, receipt, f"{len(receipt.grants)} grants are charged")
 
 
 @ledger_app.command()
+def outbox(database: Database = DATABASE, key_file: KeyFile = None, format_: Shape = Format.table) -> None:
+    """List the grants that are charged and were never dispatched."""
+    with _open(database, key_file) as ledger:
+        grants = ledger.outbox()
+    _put(format_, "dpbalance-outbox/1", {"grants": grants}, " ".join(map(str, grants)) or "Nothing waits.")
+
+
+@ledger_app.command()
+def void(
+    grants: Grants,
+    note: Annotated[str, typer.Option(metavar="TEXT", help="Why.")] = "",
+    key: Key = None,
+    token: Token = None,
+    actor: Actor = "operator",
+    database: Database = DATABASE,
+    key_file: KeyFile = None,
+    format_: Shape = Format.table,
+) -> None:
+    """Give back what was charged for grants that were never dispatched."""
+    with _open(database, key_file) as ledger:
+        receipt = ledger.void(grants, note=note, key=key, token=token, actor=actor)
+    _receipt(format_, receipt, f"{len(grants)} grants are void")
+
+
+@ledger_app.command()
 def verify(
-    at_least_seq: AtLeast = None, database: Database = DATABASE, key_file: KeyFile = None, format_: Shape = Format.table
+    at_least_seq: AtLeast = None,
+    public_key: PublicKey = None,
+    database: Database = DATABASE,
+    key_file: KeyFile = None,
+    format_: Shape = Format.table,
 ) -> None:
     """Recompute every balance and the chain of signatures from the rows."""
     from dataclasses import asdict
 
     with _open(database, key_file, at_least_seq) as ledger:
-        verdict = ledger.verify()
-    told = f"{verdict.rows} rows, {verdict.entries} charges on {verdict.blocks} blocks"
+        verdict = ledger.verify(public_key=public_key)
+    text = (
+        f"Verified: {verdict.rows} rows, {verdict.entries} charges on {verdict.blocks} blocks.\n"
+        f"It ends with {verdict.seq}:{verdict.hash}\nand is signed by {verdict.public_key}"
+    )
     if verdict.clean or format_ == Format.json:
-        _put(format_, "dpbalance-verdict/1", {"clean": verdict.clean, **asdict(verdict)}, f"Verified: {told}.")
+        _put(format_, "dpbalance-verdict/1", {"clean": verdict.clean, **asdict(verdict)}, text)
     verdict.demand()
 
 
@@ -172,23 +227,28 @@ def backup(
     format_: Shape = Format.table,
 ) -> None:
     """Copy the ledger as of one moment, while others write to it; the key is not copied."""
+    from dpbalance.ledger.copies import backup as copied
+
     with _open(database, key_file) as ledger:
-        seq = ledger.backup(file)
-    _put(format_, "dpbalance-backup/1", {"file": str(file), "seq": seq}, f"{file} ends with row {seq}.")
+        head = copied(ledger.store, file)
+    told = {"file": str(file), "seq": head.seq, "hash": head.hash}
+    _put(format_, "dpbalance-backup/1", told, f"{file} ends with row {head.seq}:{head.hash}")
 
 
 @ledger_app.command()
 def restore(
     file: Annotated[Path, typer.Argument(metavar="FILE", help="A backup.")],
     at_least_seq: AtLeast = None,
+    public_key: PublicKey = None,
     database: Database = DATABASE,
     format_: Shape = Format.table,
 ) -> None:
     """Make a new ledger out of a backup; one that ends before what was acknowledged is refused."""
-    from dpbalance.ledger.copies import restore as brought_back
+    from dpbalance.ledger.copies import restored
 
-    seq = brought_back(file, database, at_least_seq=at_least_seq)
-    _put(format_, "dpbalance-backup/1", {"file": str(file), "seq": seq}, f"{database} ends with row {seq}.")
+    head = restored(file, database, at_least_seq=at_least_seq, public_key=public_key)
+    told = {"file": str(file), "seq": head.seq, "hash": head.hash}
+    _put(format_, "dpbalance-backup/1", told, f"The new ledger ends with row {head.seq}:{head.hash}")
 
 
 @block_app.command("list")
@@ -236,6 +296,39 @@ def show(
 
 
 @block_app.command()
+def unlock(
+    blocks: Blocks,
+    to: Annotated[str, typer.Option(metavar="AMOUNT", help="Epsilon; one number for each order, with commas.")],
+    actor: Actor = "operator",
+    key: Key = None,
+    database: Database = DATABASE,
+    key_file: KeyFile = None,
+    format_: Shape = Format.table,
+) -> None:
+    """Let these blocks be used up to this much; never less than before."""
+    with _open(database, key_file) as ledger:
+        amount = _epsilon(ledger, to)
+        receipt = ledger.unlock(dict.fromkeys(blocks, amount), actor=actor, key=key)
+    _receipt(format_, receipt, f"{len(blocks)} blocks are unlocked up to {to}")
+
+
+@block_app.command()
+def budget(
+    block: Annotated[str, typer.Argument(metavar="BLOCK", help="The name of a block.")],
+    to: Annotated[str, typer.Option(metavar="AMOUNT", help="Epsilon; one number for each order, with commas.")],
+    actor: Actor = "operator",
+    key: Key = None,
+    database: Database = DATABASE,
+    key_file: KeyFile = None,
+    format_: Shape = Format.table,
+) -> None:
+    """Lower a block's budget down to what is spent; only the contributor may raise it."""
+    with _open(database, key_file) as ledger:
+        receipt = ledger.set_budget(block, _epsilon(ledger, to), actor=actor, key=key)
+    _receipt(format_, receipt, f"The budget of {block} is {to}")
+
+
+@block_app.command()
 def freeze(
     blocks: Blocks,
     actor: Actor = "operator",
@@ -280,17 +373,23 @@ def retire(
     _receipt(format_, receipt, f"{len(blocks)} blocks are retired")
 
 
-def _open(database: str, key_file: Path | None, at_least_seq: int | None = None) -> Ledger:
+def _open(database: str, key_file: Path | None, at_least_seq: str | None = None) -> Ledger:
     from dpbalance.ledger import open_ledger
 
     return open_ledger(database, key_file=key_file, at_least_seq=at_least_seq)
 
 
-def _numbers(text: str | None) -> list[float] | None:
+def _numbers(text: str | None, option: str = "--orders") -> list[float] | None:
     try:
         return None if text is None else [float(each) for each in text.split(",")]
     except ValueError:
-        raise OptionError(f"--orders takes numbers separated by commas, not {text!r}") from None
+        raise OptionError(f"{option} takes numbers separated by commas, not {text!r}") from None
+
+
+def _epsilon(ledger: Ledger, text: str) -> float | tuple[float, ...]:
+    """An amount as this ledger counts: the book refuses a wrong number of them."""
+    given = _numbers(text, "--to") or []
+    return given[0] if ledger.orders is None and len(given) == 1 else tuple(given)
 
 
 def _put(format_: Format, name: str, told: dict[str, Any], text: str) -> None:
@@ -301,8 +400,8 @@ def _put(format_: Format, name: str, told: dict[str, Any], text: str) -> None:
 
 
 def _receipt(format_: Format, receipt: Receipt, sentence: str) -> None:
-    told = {"seq": receipt.seq, "kind": receipt.kind, "grants": list(receipt.grants)}
-    _put(format_, "dpbalance-receipt/1", told, f"{sentence}: row {receipt.seq} of the journal.")
+    told = {"seq": receipt.seq, "hash": receipt.hash, "kind": receipt.kind, "grants": list(receipt.grants)}
+    _put(format_, "dpbalance-receipt/1", told, f"{sentence}: row {receipt.mark}")
 
 
 def _balance(ledger: Ledger, balance: Balance) -> dict[str, Any]:
@@ -327,6 +426,7 @@ def _statement_text(lines: Sequence[Line], delta: float, all_rows: bool) -> str:
 
     limit = None if all_rows else ROWS_MAX
     columns = [">row", ">grant", "pipeline", "analyst", "stage", "by", "block", ">cost", f">epsilon at {delta:g}"]
+    columns.append("reason")
     rows = [
         (
             str(each.seq),
@@ -338,10 +438,24 @@ def _statement_text(lines: Sequence[Line], delta: float, all_rows: bool) -> str:
             each.block or "",
             "" if each.cost is None else _amount(each.cost),
             "" if each.cost is None else number(each.epsilon),
+            _reason_text(each.reason),
         )
         for each in lines[:limit]
     ]
     return rendered(*listed(f"Charges and denials: {len(lines)}", columns, rows, len(lines), limit))
+
+
+def _reason_text(reason: str) -> str:
+    """Why something was denied: `refused: B1 has 0.2 left, asked 0.5`."""
+    from dpbalance.ledger.statements import told_reason
+
+    told = told_reason(reason)
+    why = str(told.get("reason", ""))
+    if "state" in told:
+        return f"{why}: {told['block']} is {told['state']}"
+    if "left" in told:
+        return f"{why}: {told['block']} has {_amount(told['left'])} left, asked {_amount(told['asked'])}"
+    return why
 
 
 def _amount(value: Any) -> str:

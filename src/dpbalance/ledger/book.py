@@ -4,14 +4,15 @@ Laws for future editors:
 1. A rule looks at everything before it returns a change, and changes nothing itself: all of a request, or none of it.
 2. A block with several orders holds while at one of them no more is spent than is unlocked; every order is charged.
 3. The only refund is of a grant that was never dispatched.
-4. Time decides nothing but whether a lease may be taken; what a lease allows is decided by its token.
+4. Time decides nothing but whether a lease may be taken, and where tokens go on in a ledger made of a backup; what a
+   lease allows is decided by its token.
 """
 
 from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -32,9 +33,10 @@ from dpbalance.errors import (
     NotInLedger,
     WrongStage,
 )
-from dpbalance.ledger.page import CEILING, Answer, Change, Entries, JournalRow, Page, Seal, Terms
+from dpbalance.ledger.page import CEILING, Answer, Change, Entries, Head, JournalRow, Page, Seal, Terms
 from dpbalance.ledger.requests import (
     Charge,
+    Decision,
     Lease,
     Move,
     OnBlocks,
@@ -72,34 +74,79 @@ SETTLED = {
 """What becomes of a grant, by how its run ended. Only what provably never began is given back."""
 
 
+TOKENS_APART = 2**20
+"""So many tokens belong to each second in which a backup may have been brought back."""
+
+
+class Outdated(Exception):
+    """Names were read in another history of this ledger than the one that is there."""
+
+
+class _Refused(Exception):
+    """A decision that cannot be charged, with what its row and its denials say of it."""
+
+    def __init__(self, error: DPBalanceError, **culprit: Any) -> None:
+        super().__init__(error)
+        self.error, self.culprit = error, culprit
+
+
+def begun(meta: Mapping[str, str], now: float, seal: Seal) -> JournalRow:
+    """The first row of every journal: what the ledger says of itself, signed."""
+    body = {"format": meta["format"], "orders": json.loads(meta["orders"]), "public_key": meta["public_key"]}
+    return seal(_row(Head(), now, "init", body))
+
+
+def begun_again(page: Page, now: float, seal: Seal) -> None:
+    """The first row after a backup was brought back: nobody holds the lease, and old tokens are worth nothing.
+
+    How many tokens were given after the backup is not known. Therefore they go on in a range of their own, above all
+    that were given in seconds before this one.
+    """
+    token = (max(page.head.token // TOKENS_APART, int(now)) + 1) * TOKENS_APART
+    change = Change(kind="restored", body={"token": token, "ended": page.head.seq}, lease=(token, "", 0.0))
+    page.take(seal(_row(page.head, now, change.kind, change.body)), change)
+
+
 def decide(page: Page, request: Request, digest: str, now: float, seal: Seal) -> Answer:
     """The answer to one request, with the page as it is afterwards; a refusal leaves the page as it was.
 
     A refused charge is a decision, too: it gets a number, and the same key gets the same refusal again.
     """
+    if request.known is not None and page.hashes.get(request.known[0]) != request.known[1]:
+        raise Outdated
     if request.key is not None and request.key in page.answers:
-        return _same(page.answers[request.key], request.key, digest)
+        return _same(page, request, page.answers[request.key], digest)
     try:
         change = RULES[type(request)](page, request, now)
-    except (BudgetExceeded, BlockClosed) as refusal:
-        if not isinstance(request, Charge):
-            raise
+    except _Refused as refusal:
+        assert isinstance(request, Charge)
         change = _refused(page, request, refusal)
-    body = canonical(change.body).decode()
-    row = seal(
-        JournalRow(
-            seq=page.head.seq + 1,
-            time=now,
-            kind=change.kind,
-            actor=request.actor,
-            key=request.key,
-            digest=digest,
-            body=body,
-            prev=page.head.hash,
-        )
-    )
+    row = seal(_row(page.head, now, change.kind, change.body, request.actor, request.key, digest))
     page.take(row, change)
-    return Answer(seq=row.seq, kind=row.kind, digest=digest, body=body)
+    return row.answer()
+
+
+def _row(
+    head: Head,
+    now: float,
+    kind: str,
+    body: Mapping[str, Any],
+    actor: str = "ledger",
+    key: str | None = None,
+    digest: str = "",
+) -> JournalRow:
+    """What comes after this head; a row that nobody asked for is digested by its body."""
+    text = canonical(body).decode()
+    return JournalRow(
+        seq=head.seq + 1,
+        time=now,
+        kind=kind,
+        actor=actor,
+        key=key,
+        digest=digest or hashlib.sha256(text.encode()).hexdigest(),
+        body=text,
+        prev=head.hash,
+    )
 
 
 def refusal_of(answer: Answer) -> DPBalanceError | None:
@@ -113,7 +160,7 @@ def refusal_of(answer: Answer) -> DPBalanceError | None:
 
 def charged(page: Page, request: Charge, now: float) -> Change:
     """A whole decision: every block is open and holds all of its grants, or nothing is charged."""
-    _fence(page, request.token)
+    _fence(page, request.token, "a charge")
     decision = request.decision
     if decision.orders != page.orders:
         raise InputError(f"the decision counts at orders {decision.orders}, the ledger at {page.orders}")
@@ -124,10 +171,11 @@ def charged(page: Page, request: Charge, now: float) -> Change:
     if len(closed):
         culprit = int(closed[0])
         word = State(int(page.state[at[culprit]])).word
-        raise BlockClosed(
+        error = BlockClosed(
             f"block {request.names[culprit]!r} is {word}, nothing can be charged on it",
             hint="deciding again on a fresh snapshot",
         )
+        raise _Refused(error, block=request.names[culprit], state=word)
     asked = np.minimum(exact_totals(decision.block, decision.cost, len(at)), CEILING).astype(np.int64)
     spent = np.minimum(page.spent[at] + asked, CEILING)
     over = np.flatnonzero(~(spent <= page.unlocked[at]).any(axis=1))
@@ -138,9 +186,7 @@ def charged(page: Page, request: Charge, now: float) -> Change:
         (pipeline, analyst, multiple, int(Stage.CHARGED), "")
         for pipeline, analyst, multiple in zip(decision.pipelines, decision.analysts, decision.multiples, strict=True)
     ]
-    for each in decision.denied:
-        reason = canonical({key: each[key] for key in each if key not in ("pipeline", "analyst")}).decode()
-        claims.append((each["pipeline"], each["analyst"], 0.0, int(Stage.DENIED), reason))
+    claims += _denials(decision)
     first = page.head.claims + 1
     entries = _entries(first, decision.owner, request.ids[decision.block], decision.cost)
     body = {
@@ -157,7 +203,13 @@ def charged(page: Page, request: Charge, now: float) -> Change:
 
 
 def moved(page: Page, request: Move, now: float) -> Change:
-    """Grants dispatched, completed, failed or voided; a void gives back what was charged."""
+    """Grants dispatched, completed, failed or voided; a void gives back what was charged.
+
+    Whoever carries grants out does so without the lease, which is about deciding: stages alone keep a grant from being
+    dispatched twice or given back late. A scheduler shows its token, and is refused once it has been succeeded.
+    """
+    if request.token is not None:
+        _fence(page, request.token, request.stage.word)
     if not request.grants or len(set(request.grants)) != len(request.grants):
         raise InputError("one or more distinct grants must be named")
     for grant in request.grants:
@@ -254,10 +306,14 @@ def put_in_state(page: Page, request: SetState, now: float) -> Change:
 
 
 def leased(page: Page, request: Lease, now: float) -> Change:
-    """A new token for a new holder, the same for one that stays; none is given while another's time runs."""
+    """A new token for whoever shows none, the same for one that stays; none is given while another's time runs.
+
+    The same name without a token may be another process, so it inherits nothing.
+    """
     head = page.head
+    mine = head.holder == request.holder and request.token in (None, head.token)
     if request.seconds is None:
-        if head.holder != request.holder:
+        if not mine:
             raise Fenced(f"{request.holder!r} does not hold the lease", hint="nothing: it has ended already")
         return Change(kind="release", body={"token": head.token}, lease=(head.token, "", 0.0))
     if head.holder not in ("", request.holder) and now < head.until:
@@ -265,7 +321,12 @@ def leased(page: Page, request: Lease, now: float) -> Change:
             f"{head.holder!r} holds the lease with token {head.token} for another {head.until - now:.3g} s",
             hint="waiting until it ends",
         )
-    token = head.token if head.holder == request.holder and now < head.until else head.token + 1
+    if request.token is not None and not mine:
+        raise Fenced(
+            f"{request.holder!r} lost the lease with token {request.token}: it is at token {head.token}",
+            hint="standing down, or taking the lease without a token",
+        )
+    token = head.token + 1 if request.token is None else head.token
     until = now + request.seconds
     body = {"token": token, "holder": request.holder, "until": until}
     return Change(kind="lease", body=body, lease=(token, request.holder, until))
@@ -294,31 +355,44 @@ def names_digest(names: Sequence[str], devices: Indices) -> str:
     return hashlib.sha256("\n".join(names).encode() + bytes_digest(devices).encode()).hexdigest()
 
 
-def _same(answer: Answer, key: str, digest: str) -> Answer:
+def _same(page: Page, request: Request, answer: Answer, digest: str) -> Answer:
     if answer.digest != digest:
         raise KeyReused(
-            f"the key {key!r} was used for something else, in row {answer.seq} of the journal", hint="a new key"
+            f"the key {request.key!r} was used for something else, in row {answer.seq} of the journal", hint="a new key"
+        )
+    if answer.kind == "lease" and (answer.told["token"], answer.told["holder"]) != (page.head.token, page.head.holder):
+        raise Fenced(
+            f"the lease that row {answer.seq} gave has passed on: it is at token {page.head.token}", hint="a new key"
         )
     return answer
 
 
-def _refused(page: Page, request: Charge, refusal: DPBalanceError) -> Change:
-    decision = request.decision
+def _refused(page: Page, request: Charge, refusal: _Refused) -> Change:
+    """Denials of all that was granted, naming the culprit, beside those that the scheduler made itself."""
+    decision, error = request.decision, refusal.error
+    reason = canonical({"reason": "refused", **refusal.culprit}).decode()
     claims = [
-        (pipeline, analyst, 0.0, int(Stage.DENIED), "refused")
+        (pipeline, analyst, 0.0, int(Stage.DENIED), reason)
         for pipeline, analyst in zip(decision.pipelines, decision.analysts, strict=True)
     ]
+    claims += _denials(decision)
     first = page.head.claims + 1
     body = {
-        "error": type(refusal).__name__,
-        "message": refusal.message,
-        "hint": refusal.hint,
+        "error": type(error).__name__,
+        "message": error.message,
+        "hint": error.hint,
         "scheduler": decision.scheduler,
         "first": first,
         "denied": len(claims),
         "claims": claims_digest(first, claims),
     }
     return Change(kind="refused", body=body, claims=claims)
+
+
+def _denials(decision: Decision) -> Iterable[tuple[str, str, float, int, str]]:
+    for each in decision.denied:
+        reason = canonical({key: each[key] for key in each if key not in ("pipeline", "analyst")}).decode()
+        yield each["pipeline"], each["analyst"], 0.0, int(Stage.DENIED), reason
 
 
 def _entries(first: int, owner: Indices, block: Indices, cost: Units) -> Entries:
@@ -329,7 +403,7 @@ def _entries(first: int, owner: Indices, block: Indices, cost: Units) -> Entries
     return Entries(claim=claim, block=block, cost=cost)
 
 
-def _short(page: Page, name: str, at: int, asked: Units, count: int, seen: int | None) -> BudgetExceeded:
+def _short(page: Page, name: str, at: int, asked: Units, count: int, seen: int | None) -> _Refused:
     """Names the block, at the order at which the least is missing."""
     left = page.unlocked[at] - page.spent[at]
     best = int(np.argmin(asked - left))
@@ -338,10 +412,11 @@ def _short(page: Page, name: str, at: int, asked: Units, count: int, seen: int |
     short = (int(asked[best]) - max(int(left[best]), 0)) / UNITS_PER_EPSILON
     more = f" (and {count - 1} more blocks)" if count > 1 else ""
     since = "" if seen is None else f" since the snapshot at {seen}"
-    return BudgetExceeded(
+    error = BudgetExceeded(
         f"block {name!r} has {has:.9g} left{where}{since}, the decision asks {wants:.9g} (short by {short:.9g}){more}",
         hint="deciding again on a fresh snapshot",
     )
+    return _Refused(error, block=name, asked=wants, left=has)
 
 
 def _with_terms(kind: str, request: OnBlocks, at: Indices, state: Indices, open_: Units, capacity: Units) -> Change:
@@ -353,10 +428,10 @@ def _told(terms: Terms) -> dict[str, Any]:
     return {"terms": [len(terms.ids), bytes_digest(terms.ids, terms.state, terms.unlocked, terms.capacity)]}
 
 
-def _fence(page: Page, token: int | None) -> None:
+def _fence(page: Page, token: int | None, what: str) -> None:
     head = page.head
     if token is None and head.holder:
-        raise Fenced(f"{head.holder!r} holds the lease; a charge needs its token", hint="taking the lease first")
+        raise Fenced(f"{head.holder!r} holds the lease; {what} needs its token", hint="taking the lease first")
     if token is not None and (token != head.token or not head.holder):
         raise Fenced(
             f"token {token} has been succeeded: the lease is at token {head.token}",
@@ -367,10 +442,13 @@ def _fence(page: Page, token: int | None) -> None:
 def _contributor_only(request: OnBlocks, place: int, what: str) -> None:
     role, _, name = request.actor.partition(":")
     owner = request.contributors[place]
-    if role != "contributor" or (owner and name != owner):
+    if not owner:
         raise NotAllowed(
-            f"only the contributor{f' {owner!r}' if owner else ''} may {what} block {request.names[place]!r}, "
-            f"not {request.actor!r}",
+            f"only a contributor may {what} block {request.names[place]!r}, and its device was registered without one"
+        )
+    if role != "contributor" or name != owner:
+        raise NotAllowed(
+            f"only the contributor {owner!r} may {what} block {request.names[place]!r}, not {request.actor!r}",
             hint="asking as contributor:NAME",
         )
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Sequence
+from itertools import islice
 from threading import Event, Lock
 from typing import Generic, TypeVar
 
@@ -20,12 +21,14 @@ QUEUE_MAX = 10_000
 
 
 class _Job(Generic[Asked, Answered]):
-    __slots__ = ("answer", "asked", "leads", "problem", "woken")
+    __slots__ = ("answer", "asked", "batch", "done", "problem", "woken")
 
     def __init__(self, asked: Asked) -> None:
         self.asked = asked
         self.woken = Event()
-        self.leads = False
+        self.done = False
+        self.batch: list[_Job[Asked, Answered]] = []
+        """Whom it writes for, once it leads."""
         self.answer: Answered | None = None
         self.problem: BaseException | None = None
 
@@ -46,61 +49,67 @@ class GroupCommit(Generic[Asked, Answered]):
         self._run, self._batch_max, self._queue_max = run, batch_max, queue_max
         self._lock = Lock()
         self._waiting: deque[_Job[Asked, Answered]] = deque()
-        self._led = False
+        self._leader: _Job[Asked, Answered] | None = None
 
     def __call__(self, asked: Asked) -> Answered:
         job: _Job[Asked, Answered] = _Job(asked)
-        with self._lock:
-            if len(self._waiting) >= self._queue_max:
-                raise LedgerUnavailable(f"{self._queue_max} writes are waiting already", hint="asking again later")
-            self._waiting.append(job)
-            job.leads = not self._led
-            self._led = True
-        if not job.leads:
-            self._wait(job)
-        if job.leads:
-            self._lead()
+        try:
+            self._take_part(job)
+            self._leave(job)
+        except BaseException:  # an interrupt can come at any line, that of the leave included, which may be repeated
+            self._leave(job)
+            raise
         if job.problem is not None:
             raise job.problem
         return job.answer  # type: ignore[return-value]
 
-    def _wait(self, job: _Job[Asked, Answered]) -> None:
-        """Until it is answered or leads. Whoever is interrupted leaves the queue, and hands on a lead it was given."""
-        try:
-            job.woken.wait()
-        except BaseException:
-            with self._lock:
-                if job in self._waiting:
-                    self._waiting.remove(job)
-                leads = job.leads
-            if leads:
-                self._lead()
-            raise
-
-    def _lead(self) -> None:
+    def _take_part(self, job: _Job[Asked, Answered]) -> None:
+        """Until it is answered, by another or by itself."""
         with self._lock:
-            batch = [self._waiting.popleft() for _ in range(min(self._batch_max, len(self._waiting)))]
+            if len(self._waiting) >= self._queue_max:
+                raise LedgerUnavailable(f"{self._queue_max} writes are waiting already", hint="asking again later")
+            self._waiting.append(job)
+            if self._leader is None:
+                self._leader = job
+        if self._leader is not job:
+            job.woken.wait()
+        if self._leader is job and not job.done:
+            self._lead(job)
+
+    def _lead(self, leader: _Job[Asked, Answered]) -> None:
+        with self._lock:
+            leader.batch = list(islice(self._waiting, self._batch_max))
+            for _ in leader.batch:
+                self._waiting.popleft()
+        answers = self._answered([job.asked for job in leader.batch])
+        for job, answer in zip(leader.batch, answers, strict=True):
+            if isinstance(answer, BaseException):
+                job.problem = answer
+            else:
+                job.answer = answer
+            job.done = True
+
+    def _answered(self, batch: Sequence[Asked]) -> Sequence[Answered | BaseException]:
         try:
-            answers = self._run([job.asked for job in batch]) if batch else []
-            for job, answer in zip(batch, answers, strict=True):
-                if isinstance(answer, BaseException):
-                    job.problem = answer
-                else:
-                    job.answer = answer
-        except BaseException as problem:
-            ordinary = isinstance(problem, Exception)
-            unknown = LedgerUnavailable("whoever wrote for all was interrupted", hint="the same request, the same key")
-            for job in batch:
-                job.problem = problem if ordinary else unknown
-            if not ordinary:
-                raise
-        finally:
-            with self._lock:
-                following = self._waiting[0] if self._waiting else None
-                self._led = following is not None
-                if following is not None:
-                    following.leads = True
-            for job in batch:
-                job.woken.set()
-            if following is not None:
-                following.woken.set()
+            return self._run(batch)
+        except Exception as problem:
+            return [problem] * len(batch)
+
+    def _leave(self, job: _Job[Asked, Answered]) -> None:
+        """Whoever goes, for whatever reason, leaves the queue, answers those it wrote for, and hands on the lead.
+
+        Every step may be repeated, and those who are woken look for themselves.
+        """
+        with self._lock:
+            if not job.done and job in self._waiting:
+                self._waiting.remove(job)
+            if self._leader is job:
+                self._leader = self._waiting[0] if self._waiting else None
+            following = self._leader
+        for each in job.batch:
+            if not each.done:
+                unknown = "whoever wrote for all was interrupted"
+                each.problem, each.done = LedgerUnavailable(unknown, hint="the same request, the same key"), True
+            each.woken.set()
+        if following is not None:
+            following.woken.set()

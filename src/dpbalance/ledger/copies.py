@@ -5,65 +5,78 @@ from __future__ import annotations
 from itertools import islice
 from pathlib import Path
 
-from dpbalance.errors import AlreadyRegistered
-from dpbalance.ledger.journal import Signer
-from dpbalance.ledger.ledger import Ledger
-from dpbalance.ledger.opening import check_seq, make_store, open_ledger
+from dpbalance.errors import LedgerDamaged
+from dpbalance.ledger.opening import check_key, check_mark, make_store, open_ledger
 from dpbalance.ledger.page import Head
-from dpbalance.ledger.store import CHUNK, Reader, Store, Writer
+from dpbalance.ledger.store import CHUNK, RESTORED, Reader, Store, Writer
 from dpbalance.ledger.tables import tables
+from dpbalance.ledger.verify import verified
 
 NUMBERS = ("balance", "term", "entry")
 TEXTS = ("device", "block", "journal", "claim")
 
 
-def backup(store: Store, path: Path) -> int:
-    """Copy everything as of one moment into a new SQLite file; the sequence number it ends with.
+def backup(store: Store, path: Path) -> Head:
+    """Copy everything as of one moment into a new SQLite file; the head it ends with.
 
-    The file appears under its name only when it is complete and closed.
+    The file appears under its name only when it is complete, was read again, and is on the disk.
     """
-    if path.exists():
-        raise AlreadyRegistered(f"{path} exists already", hint="another file")
-    unfinished = path.with_name(path.name + ".part")
-    unfinished.unlink(missing_ok=True)
     with store.reading() as reader:
-        copy = make_store(f"sqlite:///{unfinished}", store.meta, store.width)
-        try:
-            seq = _copied(reader, copy)
-        finally:
-            copy.close()
-    unfinished.rename(path)
-    return seq
-
-
-def restore(path: str | Path, url: str, *, at_least_seq: int | None = None, isolation: str = "locks") -> int:
-    """Bring a backup back as a new ledger; one that contradicts itself, or ends before `at_least_seq`, is refused.
-
-    The signing key is not in a backup: it has to be put where the ledger is opened.
-    """
-    with open_ledger(f"sqlite:///{path}") as source:
-        seq = source.verify().demand().seq
-        if at_least_seq is not None:
-            check_seq(seq, at_least_seq, str(path))
-        store = make_store(url, source.store.meta, source.store.width, isolation=isolation)
-        try:
-            with source.store.reading() as reader:
-                _copied(reader, store)
-            Ledger(store, Signer(None), public=source.public).verify().demand()
-        finally:
-            store.close()
-    return seq
-
-
-def _copied(reader: Reader, store: Store) -> int:
-    with store.writing() as writer:
         head = reader.head()
-        _copy_rows(reader, writer)
-        writer.set_head(Head(), head)
-    return head.seq
+
+        def fill(writer: Writer) -> None:
+            _copy(reader, writer)
+
+        def check(copy: Reader) -> None:
+            if copy.head() != head or not copy.holds((head.seq, head.hash)):
+                raise LedgerDamaged(f"{path} would not hold what was copied, so it was not made", hint="another disk")
+
+        make_store(f"sqlite:///{path}", store.meta, store.width, fill, check).close()
+    return head
 
 
-def _copy_rows(reader: Reader, writer: Writer) -> None:
+def restore(
+    path: str | Path,
+    url: str,
+    *,
+    at_least_seq: int | str | None = None,
+    public_key: str | None = None,
+    isolation: str = "locks",
+) -> int:
+    """Bring a backup back as a new ledger; one that contradicts itself, or lacks `at_least_seq`, is refused.
+
+    The new ledger appears complete or not at all. The signing key is not in a backup: it has to be put where the
+    ledger is opened. Before the first write comes a row which says that a backup was brought back: nobody holds the
+    lease any more.
+    """
+    return restored(path, url, at_least_seq=at_least_seq, public_key=public_key, isolation=isolation).seq
+
+
+def restored(
+    path: str | Path, url: str, *, at_least_seq: int | str | None, public_key: str | None, isolation: str = "locks"
+) -> Head:
+    """The same; the head of the backup."""
+    with open_ledger(f"sqlite:///{path}") as source:
+        store = source.store
+        check_key(store, public_key)
+        with store.reading() as reader:
+            head = reader.head()
+            verified(reader, store.meta, source.public).demand()
+            if at_least_seq is not None:
+                check_mark(reader, at_least_seq, str(path))
+            meta = {**store.meta, RESTORED: f"{head.seq}:{head.hash}"}
+
+            def fill(writer: Writer) -> None:
+                _copy(reader, writer)
+
+            def check(made: Reader) -> None:
+                verified(made, meta, source.public).demand()
+
+            make_store(url, meta, store.width, fill, check, isolation=isolation).close()
+    return head
+
+
+def _copy(reader: Reader, writer: Writer) -> None:
     columns = tables(reader.width)
     for table in TEXTS:
         names = list(columns[table])
@@ -73,3 +86,4 @@ def _copy_rows(reader: Reader, writer: Writer) -> None:
     for table in NUMBERS:
         names = list(columns[table])
         writer.insert_numbers(table, names, reader.numbers(table, names, order=names[:2]))
+    writer.set_head(Head(), reader.head())

@@ -5,18 +5,19 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypedDict, Unpack
 
 import numpy as np
 
 from dpbalance.allocation import Allocation
-from dpbalance.amounts import Units, capacity_units
+from dpbalance.amounts import MAX_UNITS, Units, capacity_units
 from dpbalance.clock import Clock, RealClock
 from dpbalance.demand.pipeline import Epsilon, Pipeline
-from dpbalance.errors import AmountError, DPBalanceError, LedgerDamaged, NotInLedger, OptionError
-from dpbalance.ledger.book import SETTLED, decide, refusal_of
+from dpbalance.errors import AmountError, LedgerDamaged, LedgerUnavailable, NotInLedger, OptionError
+from dpbalance.ledger.book import SETTLED, Outdated, begun_again, decide, refusal_of
 from dpbalance.ledger.commit import GroupCommit
 from dpbalance.ledger.journal import Signer
+from dpbalance.ledger.names import Names, device_numbers
 from dpbalance.ledger.page import Answer, Head, Page
 from dpbalance.ledger.requests import (
     Charge,
@@ -32,20 +33,27 @@ from dpbalance.ledger.requests import (
     State,
     Unlock,
     check_name,
+    check_new_name,
     units_of,
+    whole,
 )
-from dpbalance.ledger.store import CHUNK, Reader, Store, WallHeld
+from dpbalance.ledger.store import CHUNK, Store, WallHeld
 from dpbalance.market.block import Block
-from dpbalance.market.round import Indices, Round, checked_number
+from dpbalance.market.round import Round, checked_number
 
 if TYPE_CHECKING:
     from dpbalance.ledger.statements import Line
     from dpbalance.ledger.verify import Verdict
 
-NAMES_MAX = 200_000
-"""Numbers of so many blocks are remembered by name; more are looked up again."""
-
 VERIFY = "dpbalance ledger verify"
+
+
+class How(TypedDict, total=False):
+    """What every step of a grant may be given besides."""
+
+    actor: str
+    key: str | None
+    token: int | None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -55,6 +63,12 @@ class Receipt:
     seq: int
     kind: str
     told: Mapping[str, Any]
+    hash: str
+
+    @property
+    def mark(self) -> str:
+        """What to keep outside of the ledger, `SEQ:HASH`: it names this row and everything before it."""
+        return f"{self.seq}:{self.hash}"
 
     @property
     def grants(self) -> range:
@@ -69,14 +83,6 @@ class Snapshot:
 
     round: Round
     seq: int
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Catalogue:
-    """All blocks in the order of a Round, with their numbers; names never change, there are only more of them."""
-
-    names: tuple[str, ...]
-    ids: Indices
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -97,8 +103,12 @@ class Ledger:
         self.store, self.public = store, public
         self._signer, self._clock = signer, clock or RealClock()
         self._commit: GroupCommit[tuple[Request, str], Answer] = GroupCommit(self._run)
-        self._numbers: dict[str, tuple[int, int]] = {}
-        self._catalogue = Catalogue(names=(), ids=np.zeros(0, dtype=np.int64))
+        self.names = Names()
+
+    @property
+    def key_file(self) -> Path | None:
+        """Where the key is that signs; none for a ledger in memory."""
+        return self._signer.key_file
 
     @property
     def orders(self) -> tuple[float, ...] | None:
@@ -122,9 +132,9 @@ class Ledger:
     ) -> Receipt:
         """New devices, each with the contributor whose data it holds (may be empty)."""
         for name, contributor in devices.items():
-            check_name("device", name)
+            check_new_name("device", name)
             if contributor:
-                check_name(f"contributor of {name!r}", contributor)
+                check_new_name(f"contributor of {name!r}", contributor)
         names, contributors = tuple(devices), tuple(devices.values())
         return self._write(RegisterDevices(devices=names, contributors=contributors, actor=actor, key=key))
 
@@ -168,9 +178,14 @@ class Ledger:
         if not capacity.dtype == np.int64 == (capacity if unlocked is None else unlocked).dtype:
             raise AmountError("budgets of many blocks are whole units of 64 bits")
         for name in names:
-            check_name("block", name)
+            check_new_name("block", name)
         distinct, place = np.unique(np.array(devices, dtype=object), return_inverse=True)
-        number = self._devices(distinct.tolist())
+        with self.store.reading() as reader:
+            head, known = reader.head(), device_numbers(reader, distinct.tolist())
+        for name in distinct.tolist():
+            if name not in known:
+                raise NotInLedger(f"device {name!r} is not in the ledger", hint="registering it first")
+        number = np.array([known[name] for name in distinct.tolist()], dtype=np.int64)
         request = RegisterBlocks(
             blocks=names,
             device=number[place],
@@ -178,6 +193,7 @@ class Ledger:
             unlocked=capacity if unlocked is None else unlocked,
             actor=actor,
             key=key,
+            known=(head.seq, head.hash),
         )
         return self._write(request)
 
@@ -219,49 +235,53 @@ class Ledger:
         does not.
         """
         decision = Decision.of(decided) if isinstance(decided, Allocation) else decided
-        ids = self._ids(decision.blocks)
-        request = Charge(
-            ids=ids, names=decision.blocks, decision=decision, token=token, seen=seen, actor=actor, key=key
+        token, seen = whole("a token", token), whole("seen", seen)
+        ids, known = self.names.ids(self.store, decision.blocks)
+        names = decision.blocks
+        return self._write(
+            Charge(ids=ids, names=names, decision=decision, token=token, seen=seen, actor=actor, key=key, known=known)
         )
-        return self._write(request)
 
-    def dispatch(self, grants: Sequence[int], *, actor: str = "scheduler", key: str | None = None) -> Receipt:
-        """These grants are about to leave the outbox; from here on there is no refund."""
-        return self._move(grants, Stage.DISPATCHED, "", actor, key)
+    def dispatch(self, grants: Sequence[int], **how: Unpack[How]) -> Receipt:
+        """These grants are about to leave the outbox; from here on there is no refund.
 
-    def complete(
-        self, grants: Sequence[int], *, note: str = "", actor: str = "scheduler", key: str | None = None
-    ) -> Receipt:
+        While a lease is held this needs its `token`, as a charge and a void do; what became of a grant can be told
+        without, but not with a token that has been succeeded.
+        """
+        return self._move(grants, Stage.DISPATCHED, "", **how)
+
+    def complete(self, grants: Sequence[int], *, note: str = "", **how: Unpack[How]) -> Receipt:
         """These grants were carried out."""
-        return self._move(grants, Stage.COMPLETED, note, actor, key)
+        return self._move(grants, Stage.COMPLETED, note, **how)
 
-    def fail(
-        self, grants: Sequence[int], *, note: str = "", actor: str = "scheduler", key: str | None = None
-    ) -> Receipt:
+    def fail(self, grants: Sequence[int], *, note: str = "", **how: Unpack[How]) -> Receipt:
         """These grants came to nothing, or nobody knows: charged in full."""
-        return self._move(grants, Stage.FAILED, note, actor, key)
+        return self._move(grants, Stage.FAILED, note, **how)
 
-    def void(
-        self, grants: Sequence[int], *, note: str = "", actor: str = "scheduler", key: str | None = None
-    ) -> Receipt:
+    def void(self, grants: Sequence[int], *, note: str = "", **how: Unpack[How]) -> Receipt:
         """Give back what was charged for grants that were never dispatched: the only refund."""
-        return self._move(grants, Stage.VOIDED, note, actor, key)
+        return self._move(grants, Stage.VOIDED, note, **how)
 
-    def settle(self, grant: int, outcome: str, *, actor: str = "scheduler", key: str | None = None) -> Receipt:
+    def settle(self, grant: int, outcome: str, **how: Unpack[How]) -> Receipt:
         """Close a grant by how its run ended; `SETTLED` of the book has the outcomes."""
         if outcome not in SETTLED:
             raise OptionError(f"outcome must be one of {', '.join(SETTLED)}, not {str(outcome)[:60]!r}")
-        return self._move([grant], SETTLED[outcome], outcome, actor, key)
+        return self._move([grant], SETTLED[outcome], outcome, **how)
 
-    def acquire(self, holder: str, seconds: float, *, key: str | None = None) -> int:
-        """The token of the lease, which only one scheduler holds at a time; the same again to renew it."""
+    def acquire(self, holder: str, seconds: float, *, token: int | None = None, key: str | None = None) -> int:
+        """The token of the lease, which only one scheduler holds at a time.
+
+        Whoever shows the token renews the lease and keeps it; whoever shows none gets a higher one, which ends the
+        old one even if the holder has the same name.
+        """
         check_name("holder", holder)
-        request = Lease(holder=holder, seconds=checked_number(seconds, "seconds", least=0.0), actor=holder, key=key)
-        return int(self._write(request).told["token"])
+        for_s, token = checked_number(seconds, "seconds", least=0.0), whole("a token", token)
+        return int(self._write(Lease(holder=holder, seconds=for_s, token=token, actor=holder, key=key)).told["token"])
 
-    def release(self, holder: str) -> None:
-        """Give the lease back before it ends."""
-        self._write(Lease(holder=holder, seconds=None, actor=holder))
+    def release(self, holder: str, *, token: int | None = None) -> None:
+        """Give the lease back before it ends; with a token only if that is still the one."""
+        check_name("holder", holder)
+        self._write(Lease(holder=holder, seconds=None, token=whole("a token", token), actor=holder))
 
     # What can be read
 
@@ -281,9 +301,14 @@ class Ledger:
 
         Retired blocks that nobody asks for are left out.
         """
+        moment = self._clock.now() if now is None else now
+        asked = list({name: None for each in pipelines for name in each.demand})
+        offers = [Block(id=name, capacity=self._nothing()) for name in asked]
+        round_ = Round.build(offers, pipelines, orders=self.orders, now=moment, priorities=priorities)
         with self.store.reading() as reader:
             head = reader.head()
-            catalogue = self._all_blocks(reader, head.blocks)
+            catalogue = self.names.all_blocks(reader, head)
+            ids = np.array([number for number, _ in self.names.look_up(reader, round_.blocks)[0]], dtype=np.int64)
             _, state, spent, unlocked, capacity = reader.balances()
         if len(state) != len(catalogue.ids):
             raise LedgerDamaged(f"{len(catalogue.ids)} blocks have {len(state)} balances", hint=VERIFY)
@@ -291,17 +316,9 @@ class Ledger:
         if not np.array_equal(place, np.arange(len(place))):
             state, spent, unlocked, capacity = state[place], spent[place], unlocked[place], capacity[place]
         unlocked[state != State.OPEN] = 0
-        moment = self._clock.now() if now is None else now
-        asked = list({name: None for each in pipelines for name in each.demand})
-        offers = [Block(id=name, capacity=self._nothing()) for name in asked]
-        round_ = Round.build(offers, pipelines, orders=self.orders, now=moment, priorities=priorities)
+        spent = np.minimum(spent, MAX_UNITS)  # an order far overdrawn has nothing left, which is all a round tells
         rank = np.empty(len(place), dtype=np.int64)
         rank[place] = np.arange(len(place))
-        ids = self._ids(round_.blocks)
-        if len(ids) and ids.max() > head.blocks:
-            raise NotInLedger(
-                f"block {round_.blocks[int(np.argmax(ids))]!r} came after this snapshot", hint="another one"
-            )
         at = rank[ids - 1]
         names = catalogue.names
         kept = state != State.RETIRED
@@ -318,10 +335,11 @@ class Ledger:
         """These blocks, or all, in the order of a Round."""
         with self.store.reading() as reader:
             if blocks is None:
-                catalogue = self._all_blocks(reader, reader.head().blocks)
+                catalogue = self.names.all_blocks(reader, reader.head())
                 names, ids = catalogue.names, catalogue.ids
             else:
-                names, ids = tuple(blocks), self._ids(blocks)
+                names = tuple(blocks)
+                ids = np.array([number for number, _ in self.names.look_up(reader, names)[0]], dtype=np.int64)
             number, state, spent, unlocked, capacity = reader.balances(None if blocks is None else np.unique(ids))
         places = np.searchsorted(number, ids).tolist()
         return [
@@ -344,10 +362,15 @@ class Ledger:
 
         return statement(self, of, delta)
 
-    def verify(self) -> Verdict:
-        """Recompute every balance and the chain from the rows, by another route than the one that wrote them."""
+    def verify(self, *, public_key: str | None = None) -> Verdict:
+        """Recompute every balance and the chain from the rows, by another route than the one that wrote them.
+
+        `public_key` is the one that was noted when the ledger was made: whoever replaced every row has another.
+        """
+        from dpbalance.ledger.opening import check_key
         from dpbalance.ledger.verify import verify
 
+        check_key(self.store, public_key)
         return verify(self.store, self.public)
 
     def export(self, folder: str | Path, *, format: str = "csv") -> list[Path]:
@@ -360,43 +383,55 @@ class Ledger:
         """Copy everything as of one moment into a new file, while writing goes on; the sequence number it holds."""
         from dpbalance.ledger.copies import backup
 
-        return backup(self.store, Path(path))
+        return backup(self.store, Path(path)).seq
 
     # How it works
 
     def _write(self, request: Request) -> Receipt:
         request.check()
-        answer = self._commit((request, request.digest()))
+        try:
+            answer = self._commit((request, request.digest()))
+        except Outdated:
+            self.names.forget()
+            raise LedgerUnavailable(
+                f"{self.store.url} was replaced since the names in this request were read; nothing was written",
+                hint="the same request with the same key",
+            ) from None
         refusal = refusal_of(answer)
         if refusal is not None:
             raise refusal
-        return Receipt(seq=answer.seq, kind=answer.kind, told=answer.told)
+        return Receipt(seq=answer.seq, kind=answer.kind, told=answer.told, hash=answer.hash)
 
     def _run(self, batch: Sequence[tuple[Request, str]]) -> list[Answer | BaseException]:
-        """One transaction for all; if the database refuses it, one for each, so that only the culprit fails."""
+        """One transaction for all; if anything is wrong with it, one for each, so that only the culprit fails."""
         answers: list[Answer | BaseException] = []
 
         def decide_all(page: Page) -> None:
             answers.clear()
-            now = self._clock.now()
+            now = float(self._clock.now())
+            if page.restored == page.head.seq:
+                begun_again(page, now, self._signer.seal)
             for request, digest in batch:
                 try:
                     answers.append(decide(page, request, digest, now, self._signer.seal))
-                except DPBalanceError as refusal:
+                except Exception as refusal:  # whatever it is, it is the answer to this request alone
                     answers.append(refusal)
 
         try:
             self.store.write([request for request, _ in batch], decide_all)
-        except WallHeld as problem:
+        except LedgerUnavailable as problem:
+            return [problem] * len(batch)
+        except Exception as problem:
             if len(batch) > 1:
                 return [self._run([each])[0] for each in batch]
-            return [
-                LedgerDamaged(f"the database refused what the rules allow, nothing was written: {problem}", hint=VERIFY)
-            ]
+            told = f"the database refused what the rules allow, nothing was written: {problem}"
+            return [LedgerDamaged(told, hint=VERIFY) if isinstance(problem, WallHeld) else problem]
         return answers
 
-    def _move(self, grants: Sequence[int], stage: Stage, note: str, actor: str, key: str | None) -> Receipt:
-        return self._write(Move(grants=tuple(map(int, grants)), stage=stage, note=note, actor=actor, key=key))
+    def _move(self, grants: Sequence[int], stage: Stage, note: str, **how: Unpack[How]) -> Receipt:
+        numbers = tuple(whole("a grant", each) or 0 for each in grants)
+        actor, key, token = how.get("actor", "scheduler"), how.get("key"), whole("a token", how.get("token"))
+        return self._write(Move(grants=numbers, stage=stage, note=note, token=token, actor=actor, key=key))
 
     def _units(self, amounts: Sequence[tuple[str, Epsilon]]) -> Units:
         width = self.store.width
@@ -410,77 +445,39 @@ class Ledger:
     def _nothing(self) -> Epsilon:
         return 0.0 if self.orders is None else (0.0,) * self.store.width
 
-    def _all_blocks(self, reader: Reader, count: int) -> Catalogue:
-        catalogue = self._catalogue  # another thread may put a newer one there
-        if len(catalogue.ids) != count:
-            found = list(reader.rows("block", ["name", "id"], order=("sort",)))
-            names, ids = zip(*found, strict=True) if found else ((), ())
-            catalogue = Catalogue(names=names, ids=np.array(ids, dtype=np.int64))
-            if len(ids) != count or not np.array_equal(np.sort(catalogue.ids), np.arange(1, count + 1)):
-                raise LedgerDamaged(f"the ledger counts {count} blocks and has {len(ids)}", hint=VERIFY)
-            self._catalogue = catalogue
-        return catalogue
-
-    def _ids(self, names: Sequence[str]) -> Indices:
-        """The numbers of these blocks."""
-        catalogue = self._catalogue
-        if names is catalogue.names:
-            return catalogue.ids
-        return np.array([number for number, _ in self._look_up(names)], dtype=np.int64)
-
-    def _look_up(self, names: Sequence[str]) -> list[tuple[int, int]]:
-        """The number and the device of each of these blocks, which never change."""
-        known = self._numbers
-        missing = [name for name in names if name not in known]
-        if missing:
-            if len(known) + len(missing) > NAMES_MAX:
-                known = {name: known[name] for name in names if name in known}
-            with self.store.reading() as reader:
-                for at in range(0, len(missing), CHUNK):
-                    part = missing[at : at + CHUNK]
-                    found = reader.rows("block", ["name", "id", "device"], among=("name", part))
-                    known.update((name, (number, device)) for name, number, device in found)
-            self._numbers = known
-            for name in missing:
-                if name not in known:
-                    raise NotInLedger(f"block {str(name)[:256]!r} is not in the ledger", hint="dpbalance block list")
-        return [known[name] for name in names]
-
     def unregistered(self, devices: Iterable[str]) -> list[str]:
         """Those of these devices that are not in the ledger, each once."""
         distinct = list(dict.fromkeys(devices))
-        known = self._device_numbers(distinct)
+        known = self.contributors(distinct)
         return [name for name in distinct if name not in known]
 
-    def _device_numbers(self, names: Sequence[str]) -> dict[str, int]:
+    def contributors(self, devices: Iterable[str]) -> dict[str, str]:
+        """Whose data those of these devices hold that are in the ledger."""
+        names = list(dict.fromkeys(devices))
         with self.store.reading() as reader:
             return {
-                name: number
+                name: contributor
                 for at in range(0, len(names), CHUNK)
-                for name, number in reader.rows("device", ["name", "id"], among=("name", names[at : at + CHUNK]))
+                for name, contributor in reader.rows(
+                    "device", ["name", "contributor"], among=("name", names[at : at + CHUNK])
+                )
             }
-
-    def _devices(self, names: Sequence[str]) -> Indices:
-        number = self._device_numbers(names)
-        for name in names:
-            if name not in number:
-                raise NotInLedger(f"device {name!r} is not in the ledger", hint="registering it first")
-        return np.array([number[name] for name in names], dtype=np.int64)
 
     def _on(self, blocks: Sequence[str]) -> dict[str, Any]:
         """These blocks as a request names them: by ascending number, with their contributors."""
         if not blocks:
             raise OptionError("no blocks were named")
-        found = sorted(zip(self._look_up(blocks), blocks, strict=True))
+        with self.store.reading() as reader:
+            both, mark = self.names.look_up(reader, blocks)
+            owner = dict(reader.rows("device", ["id", "contributor"], among=("id", sorted({at for _, at in both}))))
+        found = sorted(zip(both, blocks, strict=True))
         if len({name for _, name in found}) != len(found):
             raise OptionError("a block is named twice")
-        with self.store.reading() as reader:
-            devices = sorted({device for (_, device), _ in found})
-            owner = dict(reader.rows("device", ["id", "contributor"], among=("id", devices)))
         return {
             "ids": np.array([number for (number, _), _ in found], dtype=np.int64),
             "names": [name for _, name in found],
             "contributors": tuple(owner[device] for (_, device), _ in found),
+            "known": mark,
         }
 
 

@@ -56,6 +56,10 @@ class JournalRow:
         told = [self.seq, self.time, self.kind, self.actor, self.key, self.digest, self.body, self.prev]
         return hashlib.sha256(canonical(told)).hexdigest()
 
+    def answer(self) -> Answer:
+        """What whoever asked for this row is told."""
+        return Answer(seq=self.seq, kind=self.kind, digest=self.digest, body=self.body, hash=self.hash)
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Answer:
@@ -65,6 +69,7 @@ class Answer:
     kind: str
     digest: str
     body: str
+    hash: str
 
     @property
     def told(self) -> dict[str, Any]:
@@ -137,6 +142,10 @@ class Page:
     """The charges of the grants that may be voided."""
     names: set[tuple[str, str]] = field(default_factory=set)
     """Kinds and names that are to be registered and stand in the ledger already."""
+    hashes: dict[int, str] = field(default_factory=dict)
+    """Hashes of the rows of the journal at which names were read."""
+    restored: int | None = None
+    """The row with which a backup ended that this ledger was made of."""
     before: tuple[Indices, Units, Units, Units] = field(init=False)
     stages_before: dict[int, Stage] = field(init=False)
     journal: list[JournalRow] = field(default_factory=list)
@@ -185,7 +194,7 @@ class Page:
             claims=self.head.claims + len(change.claims),
         )
         if row.key is not None:
-            self.answers[row.key] = Answer(seq=row.seq, kind=row.kind, digest=row.digest, body=row.body)
+            self.answers[row.key] = row.answer()
         self.made.append((row, change))
 
 

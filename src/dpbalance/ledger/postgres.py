@@ -13,8 +13,8 @@ import numpy.typing as npt
 from dpbalance.amounts import Units
 from dpbalance.errors import AlreadyRegistered, LedgerDamaged, LedgerUnavailable, OptionError
 from dpbalance.ledger.page import Head
-from dpbalance.ledger.store import CHUNK, Among, Reader, Store, WallHeld, Writer, array_of, head_row, only
-from dpbalance.ledger.tables import amounts
+from dpbalance.ledger.store import CHUNK, Among, Check, Fill, Reader, Store, WallHeld, Writer, array_of, head_row, only
+from dpbalance.ledger.tables import amounts, tables
 from dpbalance.market.round import Indices
 
 try:
@@ -182,23 +182,39 @@ class PostgresStore(Store):
         self._reading = self._engine.execution_options(isolation_level="REPEATABLE READ", postgresql_readonly=True)
 
     @staticmethod
-    def create(url: str, meta: dict[str, str], width: int, *, isolation: str = "locks") -> PostgresStore:
-        """New tables in a database that has none of ours."""
+    def create(
+        url: str, meta: dict[str, str], width: int, fill: Fill, check: Check, *, isolation: str = "locks"
+    ) -> PostgresStore:
+        """New tables with their first rows in a database that has none of ours: one transaction."""
         store = PostgresStore.__new__(PostgresStore)
         store._open(url, isolation)
         store.describe(meta)
-        with translated(store.url), store._engine.begin() as connection:
-            if sa.inspect(connection).has_table("meta"):
-                raise AlreadyRegistered(f"{store.url} holds a ledger already", hint="another database")
+        try:
+            store._make(fill, check)
+        except WallHeld:  # two began at the same moment
+            store.close()
+            raise AlreadyRegistered(f"{store.url} holds a ledger already", hint="another database") from None
+        except BaseException:
+            store.close()
+            raise
+        return store
+
+    def _make(self, fill: Fill, check: Check) -> None:
+        with translated(self.url), self._engine.begin() as connection:
+            taken = sorted({*tables(self.width), "alembic_version"} & set(sa.inspect(connection).get_table_names()))
+            if taken:
+                what = "a ledger" if {"meta", "head", "journal"} <= set(taken) else f"a table {taken[0]!r}"
+                raise AlreadyRegistered(f"{self.url} holds {what} already", hint="another database")
             config = alembic.config.Config()
             config.set_main_option("script_location", str(Path(__file__).parent / "migrations"))
-            config.attributes.update(connection=connection, width=width)
+            config.attributes.update(connection=connection, width=self.width)
             alembic.command.upgrade(config, "head")
-            writer = PostgresWriter(connection, width)
-            writer.insert("meta", ["name", "value"], list(meta.items()))
+            writer = PostgresWriter(connection, self.width)
+            writer.insert("meta", ["name", "value"], list(self.meta.items()))
             row = head_row(Head())
             writer.insert("head", list(row), [tuple(row.values())])
-        return store
+            fill(writer)
+            check(writer)
 
     @contextmanager
     def reading(self) -> Iterator[Reader]:

@@ -5,6 +5,9 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 import json
+import math
+import operator
+import unicodedata
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import IntEnum
@@ -20,6 +23,10 @@ from dpbalance.market.round import MAX_NAME, Indices
 
 KEY_MAX = 200
 """The most characters an idempotency key may have."""
+
+
+Mark = tuple[int, str]
+"""A row of the journal: its number and its hash."""
 
 
 class State(IntEnum):
@@ -79,14 +86,10 @@ class Decision:
     denied: tuple[Mapping[str, Any], ...] = ()
 
     def __post_init__(self) -> None:
+        self._normalise()
         for what, names in (("pipeline", self.pipelines), ("analyst", self.analysts), ("scheduler", (self.scheduler,))):
             for name in names:
                 check_name(what, name)
-        if not len(self.pipelines) == len(self.analysts) == len(self.multiples):
-            raise InputError("every pipeline of a decision has an analyst and a multiple")
-        for what, index, count in (("owner", self.owner, len(self.pipelines)), ("block", self.block, len(self.blocks))):
-            if index.dtype.kind not in "iu" or (len(index) and not (index.min() >= 0 and index.max() < count)):
-                raise InputError(f"{what} of a decision must be indices that exist")
         asked = np.bincount(self.owner, minlength=len(self.pipelines)) if self.pipelines else np.zeros(0)
         if len(asked) and not asked.all():
             raise InputError(f"pipeline {self.pipelines[int(np.argmin(asked))]!r} is charged on no block")
@@ -105,6 +108,23 @@ class Decision:
             if len(twice):
                 who, where = divmod(int(twice[0]), len(self.blocks))
                 raise InputError(f"pipeline {self.pipelines[who]!r} is charged twice on block {self.blocks[where]!r}")
+
+    def _normalise(self) -> None:
+        """One type for each thing, so that what is hashed is what is read again from any store."""
+        if not len(self.pipelines) == len(self.analysts) == len(self.multiples):
+            raise InputError("every pipeline of a decision has an analyst and a multiple")
+        for what, index, count in (("owner", self.owner, len(self.pipelines)), ("block", self.block, len(self.blocks))):
+            if index.dtype.kind not in "iu" or (len(index) and not (index.min() >= 0 and index.max() < count)):
+                raise InputError(f"{what} of a decision must be indices that exist")
+            object.__setattr__(self, what, index.astype(np.int64))
+        object.__setattr__(self, "multiples", tuple(_finite("a multiple", each) for each in self.multiples))
+        for each in self.denied:
+            for what in ("pipeline", "analyst"):
+                check_name(f"{what} of a denial", each.get(what))
+        try:
+            canonical([dict(self.options), *map(dict, self.denied)])
+        except (TypeError, ValueError) as problem:
+            raise InputError(f"this cannot be written down as JSON: {problem}") from None
 
     @staticmethod
     def of(allocation: Allocation) -> Decision:
@@ -169,13 +189,15 @@ class Request:
 
     actor: str = "operator"
     key: str | None = None
+    known: Mark | None = None
+    """The row of the journal until which the numbers in this request were read by their names."""
 
     def digest(self) -> str:
         """What must be the same when a key comes again; a lease may have changed hands in between."""
         told = {
             each.name: _told(getattr(self, each.name))
             for each in dataclasses.fields(self)
-            if each.name not in ("key", "token", "seen", "names")
+            if each.name not in ("key", "known", "token", "seen", "names")
         }
         try:
             return hashlib.sha256(canonical([type(self).__name__, told])).hexdigest()
@@ -255,14 +277,16 @@ class Move(Request):
     grants: tuple[int, ...]
     stage: Stage
     note: str = ""
+    token: int | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Lease(Request):
-    """Be the one scheduler that may charge, for some seconds; none gives the lease back."""
+    """Be the one scheduler that may charge, for some seconds; none gives the lease back. A renewal shows its token."""
 
     holder: str
     seconds: float | None
+    token: int | None = None
 
 
 def canonical(value: Any) -> bytes:
@@ -296,10 +320,41 @@ def units_of(what: str, amount: Any, width: int | None, rounded: Callable[[Any],
     return rounded(table).reshape(-1)
 
 
+def whole(what: str, value: Any) -> int | None:
+    """A whole number of at most 63 bits from 0 up, or none."""
+    if value is None:
+        return None
+    try:
+        number = operator.index(value)
+    except TypeError:
+        number = -1
+    if isinstance(value, bool) or not 0 <= number < 2**63:
+        raise InputError(f"{what} must be a whole number from 0 up, not {str(value)[:60]!r}")
+    return number
+
+
+def check_new_name(what: str, name: Any) -> None:
+    """The same for a name that is to be registered, of which there must be only one way to write it."""
+    check_name(what, name)
+    if not unicodedata.is_normalized("NFC", name):
+        composed = unicodedata.normalize("NFC", name)
+        raise InputError(f"{what} {name!a} is not in Unicode's normal form C", hint=f"the composed {composed!a}")
+
+
 def check_name(what: str, name: Any) -> None:
     """A name is one line of printable text."""
     if not isinstance(name, str) or not 0 < len(name) <= MAX_NAME or not name.isprintable():
         raise InputError(f"{what} must be printable text of 1 to {MAX_NAME} characters, not {str(name)[:60]!a}")
+
+
+def _finite(what: str, value: Any) -> float:
+    try:
+        number = float(value)
+    except (TypeError, ValueError):
+        number = math.nan
+    if not math.isfinite(number):
+        raise InputError(f"{what} must be a finite number, not {str(value)[:60]!r}")
+    return number
 
 
 def _told(value: Any) -> Any:

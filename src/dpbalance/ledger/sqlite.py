@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import sqlite3
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
@@ -14,9 +15,22 @@ import numpy as np
 import numpy.typing as npt
 
 from dpbalance.amounts import Units
-from dpbalance.errors import LedgerDamaged, LedgerUnavailable, NotInLedger
+from dpbalance.errors import AlreadyRegistered, FileFormatError, LedgerDamaged, LedgerUnavailable, NotInLedger
 from dpbalance.ledger.page import Head
-from dpbalance.ledger.store import CHUNK, Among, Reader, Store, WallHeld, Writer, array_of, chunks, head_row, only
+from dpbalance.ledger.store import (
+    CHUNK,
+    Among,
+    Check,
+    Fill,
+    Reader,
+    Store,
+    WallHeld,
+    Writer,
+    array_of,
+    chunks,
+    head_row,
+    only,
+)
 from dpbalance.ledger.tables import Columns, amounts, checks, tables
 from dpbalance.market.round import Indices
 
@@ -123,14 +137,15 @@ class SqliteWriter(Writer):
 class SqliteStore(Store):
     """A file, or memory for the path `:memory:`."""
 
-    def __init__(self, path: str) -> None:
+    def __init__(self, path: str, *, log: bool = True) -> None:
         self.path = path
         self.url = "memory:" if path == ":memory:" else f"sqlite:///{path}"
         self._lock = RLock()
         if path != ":memory:" and not Path(path).is_file():
             raise NotInLedger(f"there is no ledger at {path}", hint="dpbalance ledger init")
         with translated(self.url):
-            self._connection = _connect(path)
+            self._connection = _connect(path, log=log)
+            self._file = _identity(path)
             try:
                 told = dict(self._connection.execute("SELECT name, value FROM meta"))
                 self.describe(told)
@@ -139,20 +154,28 @@ class SqliteStore(Store):
                 raise
 
     @staticmethod
-    def create(path: str, meta: dict[str, str], width: int) -> SqliteStore:
-        """A new, empty ledger."""
+    def create(path: str, meta: dict[str, str], width: int, fill: Fill, check: Check) -> SqliteStore:
+        """A new ledger, which appears under its name only when it is complete, checked and on the disk."""
         if path == ":memory:":
             store = SqliteStore.__new__(SqliteStore)
             store.path, store.url, store._lock, store._connection = path, "memory:", RLock(), _connect(path)
-            _make(store._connection, meta, width)
+            store._file = None
+            _make(store._connection, meta, width, fill)
             store.describe(meta)
             return store
-        with translated(f"sqlite:///{path}"):
-            connection = _connect(path)
+        with appearing(Path(path)) as unfinished:
+            with translated(f"sqlite:///{path}"):
+                connection = _connect(str(unfinished), log=False)  # one file only, whoever copies it
+                try:
+                    _make(connection, meta, width, fill)
+                finally:
+                    connection.close()
+            made = SqliteStore(str(unfinished), log=False)
             try:
-                _make(connection, meta, width)
+                with made.reading() as reader:
+                    check(reader)
             finally:
-                connection.close()
+                made.close()
         return SqliteStore(path)
 
     @contextmanager
@@ -162,7 +185,7 @@ class SqliteStore(Store):
                 yield SqliteWriter(self._connection, self.width)
             return
         with translated(self.url):
-            connection = _connect(self.path)
+            connection = _connect(self.path, log=None)
             try:
                 connection.execute("BEGIN")
                 connection.execute("SELECT seq FROM head").fetchall()  # from here on the view is fixed
@@ -173,6 +196,8 @@ class SqliteStore(Store):
     @contextmanager
     def writing(self) -> Iterator[Writer]:
         with self._lock, translated(self.url):
+            if self._file != _identity(self.path):
+                raise LedgerUnavailable(f"the file of {self.url} was replaced by another", hint="opening it again")
             self._connection.execute("BEGIN IMMEDIATE")
             try:
                 yield SqliteWriter(self._connection, self.width)
@@ -206,19 +231,83 @@ def translated(url: str) -> Iterator[None]:
         raise LedgerDamaged(f"{url} cannot be read: {problem}", hint="dpbalance ledger restore") from problem
 
 
-def _connect(path: str) -> sqlite3.Connection:
+def _connect(path: str, *, log: bool | None = True) -> sqlite3.Connection:
+    """With a write-ahead log, without one, or as the file is."""
     connection = sqlite3.connect(path, timeout=BUSY_S, isolation_level=None, check_same_thread=False)
-    connection.execute("PRAGMA journal_mode = WAL")
+    try:
+        if log is not None:
+            connection.execute(f"PRAGMA journal_mode = {'WAL' if log else 'DELETE'}")
+    except sqlite3.OperationalError as problem:
+        if "readonly" not in str(problem):  # who may only read leaves the file as it is
+            connection.close()
+            raise
     connection.execute("PRAGMA synchronous = FULL")
     connection.execute("PRAGMA cache_size = -65536")
     return connection
 
 
-def _make(connection: sqlite3.Connection, meta: dict[str, str], width: int) -> None:
+def _identity(path: str) -> tuple[int, int] | None:
+    """Which file this is; none for memory, or where there is no file."""
+    if path == ":memory:":
+        return None
+    try:
+        told = os.stat(path)
+    except FileNotFoundError:
+        return None
+    return told.st_dev, told.st_ino
+
+
+@contextmanager
+def appearing(path: Path) -> Iterator[Path]:
+    """A name for a new file that is to appear complete or not at all, and never in the place of another."""
+    unfinished = path.with_name(f"{path.name}.part")
+    beside = [path.with_name(path.name + end) for end in ("", "-wal", "-shm", "-journal")]
+    if path.exists() and not path.stat().st_size:
+        raise AlreadyRegistered(f"{path} exists already and is empty", hint="removing it, or another file")
+    for each in beside:
+        if each.exists():
+            raise AlreadyRegistered(f"{each} exists already", hint="another file, or dpbalance ledger verify")
+    try:
+        os.close(os.open(unfinished, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o644))
+    except FileExistsError:
+        raise AlreadyRegistered(
+            f"{unfinished} exists already: {path} is being made at this moment, or whoever made it was killed",
+            hint="removing it, if nobody writes it",
+        ) from None
+    except OSError as problem:
+        raise FileFormatError(f"cannot write {unfinished}: {problem.strerror or problem}") from None
+    parts = [unfinished.with_name(unfinished.name + end) for end in ("", "-wal", "-shm", "-journal")]
+    try:
+        for each in parts[1:]:
+            each.unlink(missing_ok=True)
+        yield unfinished
+        _sync(unfinished)
+        try:
+            os.link(unfinished, path)  # refuses to replace a file that came meanwhile
+        except FileExistsError:
+            raise AlreadyRegistered(f"{path} exists already", hint="another file") from None
+        except OSError:  # a file system without links
+            unfinished.rename(path)
+    finally:
+        for each in parts:
+            each.unlink(missing_ok=True)
+    _sync(path.parent)
+
+
+def _sync(path: Path) -> None:
+    opened = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(opened)
+    finally:
+        os.close(opened)
+
+
+def _make(connection: sqlite3.Connection, meta: dict[str, str], width: int, fill: Fill) -> None:
     connection.execute("BEGIN EXCLUSIVE")
     for statement in schema(width):
         connection.execute(statement)
     connection.executemany("INSERT INTO meta VALUES (?, ?)", meta.items())
     row = head_row(Head())
     connection.execute(f"INSERT INTO head VALUES ({', '.join('?' * len(row))})", tuple(row.values()))
+    fill(SqliteWriter(connection, width))
     connection.execute("COMMIT")

@@ -68,6 +68,12 @@ def statement(ledger: Ledger, of: Mapping[str, str], delta: float) -> list[Line]
     return sorted(lines, key=lambda line: (line.seq, line.grant))
 
 
+def told_reason(reason: str) -> dict[str, Any]:
+    """What a denial says: its reason, and the block with what was asked and left, where one is to blame."""
+    told = json.loads(reason) if reason.startswith("{") else {"reason": reason}
+    return dict(told) if isinstance(told, dict) else {"reason": reason}
+
+
 def people(ledger: Ledger, block: str, delta: float) -> float:
     """What has been spent of a block altogether, as the epsilon at this delta."""
     balance = ledger.balances([block])[0]
@@ -118,23 +124,29 @@ def _chosen(reader: Reader, of: dict[str, str]) -> tuple[Entries, dict[int, tupl
     kind, name = next(iter(of.items()), ("", ""))
     among: Among | None = None
     if kind in ("block", "device"):
-        entries = reader.entries(("block", _blocks(reader, kind, name)))
+        blocks = _blocks(reader, kind, name)
+        entries = reader.entries(("block", list(blocks)))
         among = ("id", np.unique(entries.claim))
     elif kind:
         among = (kind, [name])
     claims = {row[0]: row for row in reader.rows("claim", columns, among=among, order=("id",))}
-    if kind not in ("block", "device"):
+    if kind in ("block", "device"):
+        names = set(blocks.values())
+        for row in reader.rows("claim", columns, among=("stage", [int(Stage.DENIED)]), order=("id",)):
+            if told_reason(row[-1]).get("block") in names:
+                claims[row[0]] = row
+    else:
         entries = reader.entries(("claim", list(claims)) if kind else None)
     return entries, claims
 
 
-def _blocks(reader: Reader, kind: str, name: str) -> list[int]:
+def _blocks(reader: Reader, kind: str, name: str) -> dict[int, str]:
     found = [row[0] for row in reader.rows(kind, ["id"], among=("name", [name]))]
     if not found:
         raise NotInLedger(f"{kind} {name[:256]!r} is not in the ledger", hint="dpbalance block list")
     if kind == "block":
-        return found
-    return [row[0] for row in reader.rows("block", ["id"], among=("device", found), order=("id",))]
+        return {found[0]: name}
+    return dict(reader.rows("block", ["id", "name"], among=("device", found), order=("id",)))
 
 
 def _decided(reader: Reader, seqs: Iterable[int]) -> dict[int, tuple[float, str, str]]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager
@@ -15,9 +16,10 @@ import numpy as np
 import numpy.typing as npt
 
 from dpbalance.amounts import Units
-from dpbalance.errors import LedgerDamaged
+from dpbalance.errors import LedgerDamaged, OptionError
 from dpbalance.ledger.page import Answer, Change, Entries, Head, Page
 from dpbalance.ledger.requests import (
+    Mark,
     Move,
     OnBlocks,
     RegisterBlocks,
@@ -33,6 +35,16 @@ CHUNK = 50_000
 
 Among = tuple[str, Sequence[Any] | Indices]
 """Only rows whose column has one of these values."""
+
+
+RESTORED = "restored"
+"""What a ledger says of itself that was made of a backup: the row with which that ended."""
+
+Fill = Callable[["Writer"], None]
+"""Writes the first rows of a new ledger, in the transaction that makes its tables."""
+
+Check = Callable[["Reader"], None]
+"""Raises what is wrong with a new ledger, before anybody can see it."""
 
 
 class WallHeld(Exception):
@@ -63,6 +75,10 @@ class Reader(ABC):
         if len(found) != 1:
             raise LedgerDamaged(f"the ledger has {len(found)} heads instead of one")
         return Head(**dict(zip(columns, found[0], strict=True)))
+
+    def holds(self, mark: Mark) -> bool:
+        """Is this row in the journal?"""
+        return list(self.rows("journal", ["hash"], among=("seq", [mark[0]]))) == [(mark[1],)]
 
     def balances(
         self, ids: Indices | None = None, *, lock: bool = False
@@ -122,6 +138,7 @@ class Touch:
     grants: list[int] = field(default_factory=list)
     voids: list[int] = field(default_factory=list)
     names: list[RegisterBlocks | RegisterDevices] = field(default_factory=list)
+    known: set[int] = field(default_factory=set)
 
     @staticmethod
     def of(requests: Sequence[Request]) -> Touch:
@@ -129,6 +146,8 @@ class Touch:
         for each in requests:
             if each.key is not None:
                 touch.keys.append(each.key)
+            if each.known is not None:
+                touch.known.add(each.known[0])
             if isinstance(each, OnBlocks):
                 touch.blocks.append(each.ids)
             elif isinstance(each, Move):
@@ -195,9 +214,11 @@ def load(reader: Reader, touch: Touch, orders: tuple[float, ...] | None) -> Page
     head = reader.head()
     answers = {}
     if touch.keys:
-        columns = ("key", "seq", "kind", "digest", "body")
-        for key, seq, kind, digest, body in reader.rows("journal", columns, among=("key", touch.keys)):
-            answers[key] = Answer(seq=seq, kind=kind, digest=digest, body=body)
+        columns = ("key", "seq", "kind", "digest", "body", "hash")
+        for key, seq, kind, digest, body, hash_ in reader.rows("journal", columns, among=("key", touch.keys)):
+            answers[key] = Answer(seq=seq, kind=kind, digest=digest, body=body, hash=hash_)
+    hashes = dict(reader.rows("journal", ("seq", "hash"), among=("seq", sorted(touch.known)))) if touch.known else {}
+    restored = [read_mark(value)[0] for (value,) in reader.rows("meta", ("value",), among=("name", [RESTORED]))]
     stages = {}
     if touch.grants:
         found = reader.numbers("claim", ["id", "stage"], among=("id", touch.grants)).tolist()
@@ -224,6 +245,8 @@ def load(reader: Reader, touch: Touch, orders: tuple[float, ...] | None) -> Page
         stages=stages,
         entries=entries,
         names=names,
+        hashes=hashes,
+        restored=restored[0] if restored else None,
     )
 
 
@@ -301,6 +324,18 @@ def _put_blocks(writer: Writer, change: Change) -> None:
     nothing = np.zeros_like(terms.capacity)
     rows_ = np.column_stack([ids, terms.state, nothing, terms.unlocked, terms.capacity])
     writer.insert_numbers("balance", list(columns["balance"]), rows_)
+
+
+def read_mark(text: int | str) -> tuple[int, str | None]:
+    """A row of the journal as people keep it: `SEQ:HASH`, or its number alone.
+
+    >>> read_mark(7), read_mark("7")
+    ((7, None), (7, None))
+    """
+    seq, colon, told = str(text).strip().partition(":")
+    if not re.fullmatch("[0-9]{1,18}", seq) or (colon and not re.fullmatch("[0-9a-f]{64}", told)):
+        raise OptionError(f"a row of the journal is SEQ or SEQ:HASH, not {str(text)[:100]!r}")
+    return int(seq), told if colon else None
 
 
 def head_row(head: Head) -> dict[str, Any]:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import groupby, islice
 from typing import Any
@@ -19,9 +19,9 @@ import numpy.typing as npt
 from dpbalance.allocation.proof import exact_totals
 from dpbalance.errors import LedgerDamaged
 from dpbalance.ledger.journal import verifier
-from dpbalance.ledger.page import CEILING, START, JournalRow
+from dpbalance.ledger.page import CEILING, START, Head, JournalRow
 from dpbalance.ledger.requests import Stage, bytes_digest, canonical
-from dpbalance.ledger.store import Reader, Store
+from dpbalance.ledger.store import RESTORED, Reader, Store, read_mark
 from dpbalance.ledger.tables import amounts, sort_key, tables
 
 PROBLEMS_MAX = 100
@@ -46,6 +46,9 @@ class Verdict:
     rows: int
     blocks: int
     entries: int
+    hash: str
+    """Of the last row, which together with its number names everything up to there."""
+    public_key: str
     problems: tuple[Problem, ...]
 
     @property
@@ -64,16 +67,23 @@ class Verdict:
 
 def verify(store: Store, public: str) -> Verdict:
     """Check everything, as of one moment."""
+    with store.reading() as reader:
+        return verified(reader, store.meta, public)
+
+
+def verified(reader: Reader, meta: Mapping[str, str], public: str) -> Verdict:
+    """The same of what one reader sees, of a ledger that says this of itself."""
     try:
-        with store.reading() as reader:
-            return _Check(reader, public).run()
+        return _Check(reader, meta, public).run()
     except (ValueError, TypeError, KeyError, IndexError, OverflowError) as problem:
         raise LedgerDamaged(f"rows cannot be read: {problem}", hint="dpbalance ledger restore") from problem
 
 
 class _Check:
-    def __init__(self, reader: Reader, public: str) -> None:
-        self.reader, self.signed = reader, verifier(public)
+    def __init__(self, reader: Reader, meta: Mapping[str, str], public: str) -> None:
+        self.reader, self.meta, self.public, self.signed = reader, meta, public, verifier(public)
+        self.told = Head()
+        """What the journal says that the head must be."""
         self.problems: list[Problem] = []
         self.stages: dict[int, int] = {}
         """Stages of the grants that moved on, as the journal tells them."""
@@ -96,6 +106,8 @@ class _Check:
             rows=rows,
             blocks=blocks,
             entries=len(self.entries.block),
+            hash=self.head.hash,
+            public_key=self.public,
             problems=tuple(self.problems),
         )
 
@@ -120,7 +132,7 @@ class _Check:
         self.pending: tuple[int, list[Any]] | None = None
         self.devices = self.reader.rows("device", ["id", "name", "contributor"], order=("id",))
         self.blocks = self.reader.rows("block", ["id", "name", "device", "sort"], order=("id",))
-        self.token = 0
+        restored = self._restored()
         before, seq = START, 0
         for seq, values in enumerate(self.reader.rows("journal", columns, order=("seq",)), start=1):
             row = JournalRow(**dict(zip(columns, values, strict=True)))
@@ -134,15 +146,28 @@ class _Check:
             elif not self.signed(row):
                 self._wrong(seq, "the signature is not of this ledger's key")
             before = row.hash
+            if (seq == 1) != (row.kind == "init"):
+                self._wrong(seq, "the journal does not begin with the row that says whose it is")
+            if restored is not None and seq == restored[0] and row.hash != restored[1]:
+                self._wrong(seq, "the backup that this ledger was made of ended with another row")
+            if restored is not None and seq == restored[0] + 1 and row.kind != "restored":
+                self._wrong(seq, "the row is missing which says that a backup was brought back")
             try:
                 self._told(row)
             except (KeyError, ValueError, TypeError, AttributeError):
                 self._wrong(seq, "the row does not say what a row of its kind says")
+        if not seq:
+            self._wrong(0, "the journal is empty")
         if (self.head.seq, self.head.hash) != (seq, before):
             self._wrong(seq, f"the journal ends here, but its head says row {self.head.seq}")
-        if self.head.token != self.token:
-            self._wrong(0, f"the lease is at token {self.head.token}, the journal gave {self.token}")
+        for name in ("token", "holder", "until", "devices", "blocks", "claims"):
+            is_, should = getattr(self.head, name), getattr(self.told, name)
+            if is_ != should:
+                self._wrong(0, f"the head says {name} {is_!r}, the journal {should!r}")
         return seq
+
+    def _restored(self) -> tuple[int, str | None] | None:
+        return read_mark(self.meta[RESTORED]) if RESTORED in self.meta else None
 
     def _told(self, row: JournalRow) -> None:
         """Compare what a row of the journal says with the rows it vouches for."""
@@ -171,7 +196,28 @@ class _Check:
                 if stage == Stage.VOIDED and self.stages.get(grant, Stage.CHARGED) != Stage.CHARGED:
                     self._wrong(row.seq, f"grant {grant} was voided after its dispatch")
                 self.stages[grant] = stage
-        self.token = max(self.token, told["token"]) if row.kind == "lease" else self.token
+        if row.kind == "init":
+            said = {"format": self.meta["format"], "orders": json.loads(self.meta["orders"])}
+            if told != {**said, "public_key": self.meta["public_key"]}:
+                self._wrong(row.seq, "the ledger says something else of itself than when it began")
+        self._told_head(row, told)
+
+    def _told_head(self, row: JournalRow, told: dict[str, Any]) -> None:
+        """What the head must be after this row: the lease, and how many of everything there are."""
+        before = self.told
+        token, holder, until = before.token, before.holder, before.until
+        if row.kind in ("lease", "release", "restored"):
+            if told["token"] < token:
+                self._wrong(row.seq, f"token {told['token']} came after token {token}")
+            token, holder, until = told["token"], told.get("holder", ""), told.get("until", 0.0)
+        self.told = Head(
+            token=token,
+            holder=holder,
+            until=until,
+            devices=before.devices + len(told.get("devices", ())),
+            blocks=before.blocks + told.get("blocks", 0),
+            claims=before.claims + told.get("granted", 0) + told.get("denied", 0),
+        )
 
     def _told_claims(self, seq: int, told: dict[str, Any]) -> None:
         if self.pending is None:

@@ -75,7 +75,7 @@ class Loop:
         if stopwatch() - self.renewed < settings.lease / 3 and self.rounds is not None:
             return True
         try:
-            token = self.ledger.acquire(self.holder, settings.lease)
+            token = self.ledger.acquire(self.holder, settings.lease, token=self.rounds and self.rounds.token)
         except Fenced:
             self._follow()
             return False
@@ -95,9 +95,10 @@ class Loop:
     def renew(self) -> None:
         """Keep the lease while a long decision is made; kernels let other threads run."""
         while not self.stopping.wait(max(self.lease / 6, TICK_S)):
-            if self.rounds is not None and stopwatch() - self.renewed >= self.lease / 3:
+            rounds = self.rounds
+            if rounds is not None and stopwatch() - self.renewed >= self.lease / 3:
                 try:
-                    self.ledger.acquire(self.holder, self.lease)
+                    self.ledger.acquire(self.holder, self.lease, token=rounds.token)
                     self.renewed = stopwatch()
                 except DPBalanceError:
                     continue  # the loop, or the charge itself, finds out
@@ -116,7 +117,7 @@ class Loop:
             self.stopping.wait(pause)
         if self.rounds is not None:
             try:
-                self.ledger.release(self.holder)
+                self.ledger.release(self.holder, token=self.rounds.token)
             except DPBalanceError:
                 return  # it ends by itself
 
