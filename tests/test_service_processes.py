@@ -221,7 +221,7 @@ def test_a_round_that_outlives_its_limit_is_abandoned_and_another_scheduler_deci
             stock(client, devices=100, budget=1.0)
             client.add_blocks([(f"phone-{at}", "tue", 1.0) for at in range(100)])
             settings, etag = client.settings()
-            client.put_settings({**settings, "round_limit": 1.0}, etag)
+            client.put_settings({**settings, "scheduler": "optimal", "round_limit": 2.0}, etag)  # exact, and slow
             ask = {"devices": {"sample": 5}, "windows": {"latest": 2}, "cost": 0.01}
             for analyst in range(20):
                 client.create_token("analyst", f"a{analyst}")

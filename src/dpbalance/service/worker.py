@@ -75,7 +75,8 @@ class Loop:
         if stopwatch() - self.renewed < settings.lease / 3 and self.rounds is not None:
             return True
         try:
-            token = self.ledger.acquire(self.holder, settings.lease, token=self.rounds and self.rounds.token)
+            mine = None if self.rounds is None else self.rounds.token
+            token = self.ledger.acquire(self.holder, settings.lease, token=mine)
         except Fenced:
             self._follow()
             return False
