@@ -203,7 +203,7 @@ def test_a_serving_agent_refuses_through_its_socket_and_sends_the_same_bytes(tmp
         assert link.answer(plan.run, 0, start) == link.answer(plan.run, 0, start)
         with pytest.raises(PlanRefused, match="for device"):
             link.accept(plan.plans[1])
-        with pytest.raises(PlanRefused, match="finite numbers"):
+        with pytest.raises(PlanRefused, match="the model must be 21 numbers"):
             link.answer(plan.run, 1, start[:5])
 
 

@@ -11,6 +11,10 @@ import numpy as np
 import numpy.typing as npt
 
 Floats = npt.NDArray[np.float64]
+Words = npt.NDArray[np.uint64]
+
+WORDS = 2**53
+"""How many different words there are: whole numbers of 53 bits."""
 
 NORMAL_PARTS = 4
 """How many normal draws one number of noise is the sum of."""
@@ -100,7 +104,7 @@ def chance(seed: int) -> np.random.Generator:
 class Secrets(Protocol):
     """Chance that nobody outside this process can know or repeat."""
 
-    def uniform(self, count: int) -> Floats: ...
+    def words(self, count: int) -> Words: ...
 
     def normal(self, shape: tuple[int, ...]) -> Floats: ...
 
@@ -108,10 +112,13 @@ class Secrets(Protocol):
 class SystemSecrets:
     """Chance from the operating system's cryptographic source; there is no seed that could leak."""
 
+    def words(self, count: int) -> Words:
+        """Whole numbers from 0 to 2^53 (excluded), each as likely as any other."""
+        return np.frombuffer(os.urandom(8 * count), dtype="<u8") >> np.uint64(11)
+
     def uniform(self, count: int) -> Floats:
         """Numbers from 0 (included) to 1 (excluded), each a multiple of 2^-53."""
-        words = np.frombuffer(os.urandom(8 * count), dtype="<u8")
-        return (words >> np.uint64(11)).astype(np.float64) * 2.0**-53
+        return self.words(count).astype(np.float64) / WORDS
 
     def normal(self, shape: tuple[int, ...]) -> Floats:
         """Standard normal numbers, each the sum of four halves, so that the last digits of a double tell less.
@@ -135,8 +142,8 @@ class SeededSecrets:
     def __init__(self, seed: int) -> None:
         self._random = chance(seed)
 
-    def uniform(self, count: int) -> Floats:
-        return self._random.random(count)
+    def words(self, count: int) -> Words:
+        return self._random.integers(0, WORDS, size=count, dtype=np.uint64)
 
     def normal(self, shape: tuple[int, ...]) -> Floats:
         return self._random.standard_normal(shape)

@@ -22,7 +22,7 @@ from dpbalance.amounts import capacity_units
 from dpbalance.clock import Clock, RealClock, Secrets, SystemSecrets
 from dpbalance.errors import DPBalanceError, FileFormatError, InputError, NotInLedger, PlanRefused
 from dpbalance.execution.form import canonical, parsed, write_durably
-from dpbalance.execution.models import Floats, Labels, Model, made, usable
+from dpbalance.execution.models import PARAMETER_MAX, Floats, Labels, Model, made, usable
 from dpbalance.execution.plan import ADJACENCY, PRIVACY_UNIT, DevicePlan, check_spend
 from dpbalance.execution.replies import Receipt, Replies, Reply
 from dpbalance.execution.signature import Envelope, opened
@@ -218,8 +218,8 @@ class Agent:
 
     def _ready(self, plan: DevicePlan, parameters: Floats) -> tuple[Model, list[Records]]:
         model = made(plan.model)
-        if parameters.shape != (model.size,) or not np.isfinite(parameters).all():
-            raise PlanRefused(f"{plan.run}: the model must be {model.size} finite numbers")
+        if parameters.shape != (model.size,) or not (np.abs(parameters) <= PARAMETER_MAX).all():
+            raise PlanRefused(f"{plan.run}: the model must be {model.size} numbers of at most {PARAMETER_MAX:g}")
         records = []
         for each in plan.blocks:
             x, y = usable(plan.model, *self._load(each.block))

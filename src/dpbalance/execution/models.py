@@ -2,6 +2,10 @@
 
 Parameters are one flat vector. For a layer y = W x + b the gradient of one record is the outer product of what comes in
 and what comes back, so its norm is known without ever forming it, and the clipped sum is one matrix product.
+
+Law for future editors: what a record contributes is computed from that record and the parameters alone, digit by digit.
+A matrix product over all records may round one of them otherwise when another is there, and a parameter that amplifies
+that would let a record move more than its clip; so products on the way to a record's gradient go row by row.
 """
 
 from __future__ import annotations
@@ -24,11 +28,14 @@ KINDS = (SOFTMAX, MLP)
 
 FEATURES_MAX, CLASSES_MAX, HIDDEN_MAX = 1_000_000, 100_000, 100_000
 
-FEATURE_MAX = 1e6
+FEATURE_MAX = 1e4
 """Features beyond this are drawn back to it: no record can make a number that is none."""
 
-CLIP_SAFETY = 1e-12
-"""Records are clipped to this much less than they may have, so that rounding cannot lift one above."""
+PARAMETER_MAX = 1e4
+"""No device takes a model with a parameter beyond this: products with features stay far below where doubles round."""
+
+CLIP_SAFETY = 1e-9
+"""Records are clipped to this much less than they may have, so that rounding of the sum cannot lift one above."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -83,12 +90,13 @@ class Softmax:
 
     def logits(self, parameters: Floats, x: Floats) -> Floats:
         weight, bias = self._parts(parameters)
-        return np.asarray(x @ weight + bias)
+        return _each_row(x, weight) + bias
 
     def clipped_sum(self, parameters: Floats, x: Floats, y: Labels, clip: float) -> Floats:
-        error = _errors(self.logits(parameters, x), y)
-        norm = np.sqrt(_squares(error) * (_squares(x) + 1))
-        error *= _factor(norm, clip)[:, None]
+        with np.errstate(all="ignore"):
+            error = _errors(self.logits(parameters, x), y)
+            norm = np.sqrt(_squares(error) * (_squares(x) + 1))
+        x, error = _bounded(norm, clip, [x], [error])
         return np.concatenate([(x.T @ error).ravel(), error.sum(axis=0)])
 
     def named(self, parameters: Floats) -> dict[str, Floats]:
@@ -116,17 +124,16 @@ class Perceptron:
 
     def logits(self, parameters: Floats, x: Floats) -> Floats:
         w1, b1, w2, b2 = self._parts(parameters)
-        return np.asarray(np.tanh(x @ w1 + b1) @ w2 + b2)
+        return _each_row(np.tanh(_each_row(x, w1) + b1), w2) + b2
 
     def clipped_sum(self, parameters: Floats, x: Floats, y: Labels, clip: float) -> Floats:
         w1, b1, w2, b2 = self._parts(parameters)
-        hidden = np.tanh(x @ w1 + b1)
-        out = _errors(hidden @ w2 + b2, y)
-        back = (out @ w2.T) * (1 - hidden**2)
-        norm = np.sqrt(_squares(out) * (_squares(hidden) + 1) + _squares(back) * (_squares(x) + 1))
-        factor = _factor(norm, clip)[:, None]
-        out *= factor
-        back *= factor
+        with np.errstate(all="ignore"):
+            hidden = np.tanh(_each_row(x, w1) + b1)
+            out = _errors(_each_row(hidden, w2) + b2, y)
+            back = _each_row(out, np.ascontiguousarray(w2.T)) * (1 - hidden**2)
+            norm = np.sqrt(_squares(out) * (_squares(hidden) + 1) + _squares(back) * (_squares(x) + 1))
+        x, hidden, out, back = _bounded(norm, clip, [x, hidden], [out, back])
         return np.concatenate([(x.T @ back).ravel(), back.sum(axis=0), (hidden.T @ out).ravel(), out.sum(axis=0)])
 
     def named(self, parameters: Floats) -> dict[str, Floats]:
@@ -144,9 +151,15 @@ def made(spec: ModelSpec) -> Model:
 
 def losses(logits: Floats, y: Labels) -> Floats:
     """Cross entropy of each record, in nats."""
-    top = logits.max(axis=1)
-    total = top + np.log(np.exp(logits - top[:, None]).sum(axis=1))
-    return np.asarray(total - logits[np.arange(len(y)), y])
+    with np.errstate(all="ignore"):
+        top = logits.max(axis=1)
+        total = top + np.log(np.exp(logits - top[:, None]).sum(axis=1))
+        return np.asarray(total - logits[np.arange(len(y)), y])
+
+
+def capped(losses_: Floats, cap: float) -> Floats:
+    """Losses from 0 to the cap; one that is no finite number counts as the cap."""
+    return np.where(np.isfinite(losses_), np.clip(losses_, 0.0, cap), cap)
 
 
 def accuracy(logits: Floats, y: Labels) -> float:
@@ -159,7 +172,7 @@ def usable(spec: ModelSpec, x: npt.ArrayLike, y: npt.ArrayLike) -> tuple[Floats,
     features = np.asarray(x, dtype=np.float64)
     labels = np.asarray(y, dtype=np.float64)
     if features.ndim != 2 or features.shape[1] != spec.features or labels.shape != (len(features),):
-        raise OptionError(f"records must have {spec.features} features and one label each, not {features.shape}")
+        raise OptionError(f"records must have {spec.features} features and one label each")
     kept = np.isfinite(features).all(axis=1) & (labels >= 0) & (labels < spec.classes) & (labels == np.floor(labels))
     return np.clip(features[kept], -FEATURE_MAX, FEATURE_MAX), labels[kept].astype(np.int64)
 
@@ -176,6 +189,17 @@ def _squares(rows: Floats) -> Floats:
     return np.asarray(np.einsum("ij,ij->i", rows, rows))
 
 
-def _factor(norm: Floats, clip: float) -> Floats:
-    with np.errstate(divide="ignore"):
-        return np.asarray(np.minimum(1.0, clip * (1 - CLIP_SAFETY) / norm))
+def _each_row(rows: Floats, matrix: Floats) -> Floats:
+    """The product, one row at a time: the digits of one row do not depend on how many others there are."""
+    return np.asarray(np.matmul(rows[:, None, :], matrix)[:, 0, :])
+
+
+def _bounded(norm: Floats, clip: float, inputs: list[Floats], errors: list[Floats]) -> list[Floats]:
+    """Inputs and errors of records drawn back to the clip; a record with a number that is none counts exactly zero."""
+    finite = np.isfinite(norm)
+    for each in (*inputs, *errors):
+        finite &= np.isfinite(each).all(axis=1)
+    with np.errstate(all="ignore"):
+        factor = np.minimum(1.0, clip * (1 - CLIP_SAFETY) / norm)
+    kept = [np.where(finite[:, None], each, 0.0) for each in inputs]
+    return kept + [np.where(finite[:, None], each * factor[:, None], 0.0) for each in errors]

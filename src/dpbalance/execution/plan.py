@@ -40,6 +40,9 @@ EXPIRES_AFTER_SECONDS = 3600.0
 MARGIN = 1e-11
 """So much more noise than the least is planned: the last digits of a division can then cost no unit."""
 
+RATE_MIN = 1e-6
+"""No record is sampled more seldom: the coin has 53 bits, and is a rate to ten digits from here on."""
+
 ROUNDS_MAX, LOCAL_STEPS_MAX, BLOCKS_MAX, SIZE_MAX = 10_000, 1_000, 10_000, 10**9
 
 
@@ -69,7 +72,7 @@ class TrainingSpec:
         bounds: dict[str, tuple[float, float]] = {
             "rounds": (1, ROUNDS_MAX),
             "local_steps": (1, LOCAL_STEPS_MAX),
-            "sampling_rate": (1e-6, 1.0),
+            "sampling_rate": (RATE_MIN, 1.0),
             "clip": (1e-6, 1e6),
             "learning_rate": (1e-9, 1e6),
             "momentum": (0.0, 0.999),
@@ -102,7 +105,9 @@ class BlockPlan:
     """0 where no loss is released."""
 
     def __post_init__(self) -> None:
-        if not (0 < self.sampling_rate <= 1 and self.clip > 0 and self.loss_cap >= 0 and 1 <= self.size <= SIZE_MAX):
+        if not (
+            RATE_MIN <= self.sampling_rate <= 1 and self.clip > 0 and self.loss_cap >= 0 and 1 <= self.size <= SIZE_MAX
+        ):
             raise InputError(f"block {self.block!r} is planned with numbers that cannot be: {str(self)[:200]}")
 
 
@@ -305,6 +310,8 @@ def _rationed(
 ) -> tuple[float, float, float]:
     """Sampling rate, noise ratio of the steps and noise ratio of the loss that these units buy."""
     q = training.sampling_rate if rate is None else rate
+    if not RATE_MIN <= q <= 1:
+        raise InputError(f"a sampling rate must be from {RATE_MIN:g} to 1, not {q!r}")
     whole = tuple(min(each, MAX_UNITS) for each in units)
     for_loss = tuple(math.floor(training.loss_share * each) for each in whole)
     # parts round up one by one when they are counted together, so a unit is kept aside where there are two

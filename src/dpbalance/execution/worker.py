@@ -19,7 +19,7 @@ from dpbalance.clock import RealClock, stopwatch
 from dpbalance.errors import DPBalanceError, EngineError
 from dpbalance.execution.form import parsed
 from dpbalance.execution.link import Link, linked
-from dpbalance.execution.models import Floats, accuracy, losses, made, usable
+from dpbalance.execution.models import PARAMETER_MAX, Floats, accuracy, losses, made, usable
 from dpbalance.execution.plan import RunPlan
 from dpbalance.execution.replies import Receipt, Reply
 from dpbalance.execution.runs import ORDER, Dropped, Order, Result, read_plan, signed_plans, write_model, write_result
@@ -55,7 +55,7 @@ class Run:
         mean = np.zeros(self.model.size)
         for number in range(training.rounds):
             speed = training.momentum * speed + self._round(number, parameters)
-            parameters = parameters + speed
+            parameters = np.clip(parameters + speed, -PARAMETER_MAX, PARAMETER_MAX)
             self.rounds = number + 1
             if number >= training.rounds - kept:
                 mean += parameters / kept
