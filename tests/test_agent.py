@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 import resource
 import subprocess
@@ -13,7 +14,7 @@ import pytest
 from fleets import SOFTMAX, Fleet, records
 
 from dpbalance.clock import FakeClock, SeededSecrets
-from dpbalance.errors import LedgerDamaged, NotInLedger, PlanRefused
+from dpbalance.errors import InputError, LedgerDamaged, NotInLedger, PlanRefused
 from dpbalance.execution import (
     Agent,
     DevicePlan,
@@ -26,6 +27,7 @@ from dpbalance.execution import (
 )
 from dpbalance.execution.agent import STATE
 from dpbalance.execution.form import canonical
+from dpbalance.execution.link import FAILED, Message, _answer, receive, send
 from dpbalance.execution.models import made, usable
 from dpbalance.execution.replies import Reply
 from dpbalance.execution.signature import Envelope
@@ -113,14 +115,15 @@ def test_an_answer_cut_short_by_a_crash_was_never_sent_and_is_made_anew(fleet: F
     envelope = signed(fleet, planned(fleet))
     device = agent(fleet)
     device.accept(envelope)
-    kept, lost = (device.answer("run-000001", number, START) for number in (0, 1))
+    kept = device.answer("run-000001", 0, START)
     path = fleet.folders["d0"] / STATE / "run-000001.replies"
-    path.write_bytes(path.read_bytes()[:-5])
+    with path.open("ab") as file:
+        file.write(b"1 400\nhalf an answer")
     again = agent(fleet)
     again.accept(envelope)
     assert again.answer("run-000001", 0, START) == kept
     fresh = again.answer("run-000001", 1, START)
-    assert fresh != lost
+    assert b"half an answer" not in path.read_bytes()
     assert again.answer("run-000001", 1, START) == fresh
 
 
@@ -207,13 +210,172 @@ def test_a_record_that_has_gone_is_not_begun_anew(fleet: Fleet) -> None:
         agent(fleet).accept(signed(fleet, planned(fleet)))
 
 
-def test_a_line_cut_short_by_a_crash_is_cut_off(fleet: Fleet) -> None:
-    agent(fleet).accept(signed(fleet, planned(fleet)))
+@pytest.mark.parametrize("cut", [1, 2, 100])
+def test_a_record_that_was_shortened_stops_the_device(fleet: Fleet, cut: int) -> None:
+    envelope = signed(fleet, planned(fleet))
+    agent(fleet).accept(envelope)
     path = fleet.folders["d0"] / STATE / "spend.jsonl"
-    with path.open("ab") as file:
-        file.write(b'{"half a li')
-    agent(fleet).accept(signed(fleet, planned(fleet, grant=2)))
-    assert spent(fleet) == 2 * 10**9
+    path.write_bytes(path.read_bytes()[:-cut])
+    for again in (envelope, signed(fleet, planned(fleet, grant=2))):
+        with pytest.raises(LedgerDamaged, match="no end"):
+            agent(fleet).accept(again)
+    with pytest.raises(LedgerDamaged, match="no end"):
+        Agent.enrol(fleet.folders["d0"], "d0", fleet.signer.public, cap=3.0)
+
+
+def test_a_record_that_changes_under_a_running_agent_stops_it(fleet: Fleet) -> None:
+    device = agent(fleet)
+    device.accept(signed(fleet, planned(fleet)))
+    (fleet.folders["d0"] / STATE / "spend.jsonl").write_bytes(b"")
+    with pytest.raises(LedgerDamaged, match="a moment ago"):
+        device.accept(signed(fleet, planned(fleet, grant=2)))
+
+
+def test_a_record_that_lost_a_run_this_device_answered_stops_that_run(fleet: Fleet) -> None:
+    envelope = signed(fleet, planned(fleet))
+    device = agent(fleet)
+    device.accept(envelope)
+    device.answer("run-000001", 0, START)
+    path = fleet.folders["d0"] / STATE / "spend.jsonl"
+    path.write_bytes(b"")
+    with pytest.raises(PlanRefused, match="has lost it"):
+        agent(fleet).accept(envelope)
+    with pytest.raises(LedgerDamaged, match="does not tell of run-000001"):
+        Agent.enrol(fleet.folders["d0"], "d0", fleet.signer.public, cap=3.0)
+    path.unlink()
+    with pytest.raises(LedgerDamaged, match="has gone"):
+        Agent.enrol(fleet.folders["d0"], "d0", fleet.signer.public, cap=3.0)
+
+
+@pytest.mark.parametrize("left", [0, -1, 30])
+def test_a_device_that_lost_part_of_an_answer_it_may_have_sent_answers_no_more(fleet: Fleet, left: int) -> None:
+    envelope = signed(fleet, planned(fleet))
+    device = agent(fleet)
+    device.accept(envelope)
+    device.answer("run-000001", 0, START)
+    path = fleet.folders["d0"] / STATE / "run-000001.replies"
+    path.write_bytes(path.read_bytes()[:left])
+    with pytest.raises(PlanRefused, match="has gone"):
+        agent(fleet).accept(envelope)
+    for number in (0, 1):
+        with pytest.raises(PlanRefused, match="has gone"):
+            device.answer("run-000001", number, START)
+    with pytest.raises(PlanRefused, match="has gone"):
+        Agent.enrol(fleet.folders["d0"], "d0", fleet.signer.public, cap=3.0)
+
+
+def test_an_answer_that_was_kept_and_not_yet_told_to_the_record_is_sent_as_it_is(fleet: Fleet) -> None:
+    envelope = signed(fleet, planned(fleet))
+    device = agent(fleet)
+    device.accept(envelope)
+    path = fleet.folders["d0"] / STATE / "spend.jsonl"
+    before = path.read_bytes()
+    kept = device.answer("run-000001", 0, START)
+    path.write_bytes(before)  # as if the power had gone between the two
+    again = agent(fleet)
+    again.accept(envelope)
+    assert again.answer("run-000001", 0, START) == kept
+    with again.record.held() as held:
+        assert list(held.answers("run-000001")) == [0]
+
+
+def test_a_device_that_has_spent_keeps_its_orders_and_whom_it_trusts(fleet: Fleet) -> None:
+    folder, mine = fleet.folders["d0"], fleet.signer.public
+    Agent.enrol(folder, "d0", plan_signer(None).public, cap=3.0, orders=(2.0, 64.0))
+    Agent.enrol(folder, "d0", mine, cap=3.0)
+    agent(fleet).accept(signed(fleet, planned(fleet)))
+    (entry,) = agent(fleet).record.entries()
+    assert (entry.trusted, entry.adjacency, entry.privacy_unit) == (mine, "add-or-remove-one", "record within a block")
+    assert entry.orders == list(planned(fleet).orders)
+    for key, orders in ((mine, (64.0,)), (plan_signer(None).public, None)):
+        with pytest.raises(InputError, match="keeps its orders"):
+            Agent.enrol(folder, "d0", key, cap=3.0, orders=orders)
+    assert Agent.enrol(folder, "d0", mine, cap=5.0).left()["d0/w0"] == [4 * 10**9]
+
+
+@pytest.mark.parametrize("name", ["x/w0", "w0", "d0/x/w0", "d0/", "/w0", "d0/W0", "d0/../w0", "d0/w9"])
+def test_a_block_by_another_name_than_its_own_is_refused(fleet: Fleet, name: str) -> None:
+    told = json.loads(canonical(planned(fleet)))["blocks"][0]
+    for blocks in ([{**told, "block": name}], [told, {**told, "block": name}]):
+        with pytest.raises(PlanRefused, match="is not on this device"):
+            agent(fleet).accept(signed(fleet, planned(fleet), blocks=blocks))
+    assert spent(fleet) == 0
+
+
+def test_two_names_of_one_file_are_one_block(fleet: Fleet) -> None:
+    told = json.loads(canonical(planned(fleet)))["blocks"][0]
+    (fleet.folders["d0"] / "w7.npz").hardlink_to(fleet.folders["d0"] / "w0.npz")
+    for other in ("d0/w0", "d0/w7"):
+        with pytest.raises(PlanRefused, match="a block twice"):
+            agent(fleet).accept(signed(fleet, planned(fleet), blocks=[told, {**told, "block": other}]))
+    assert spent(fleet) == 0
+
+
+def write_badly(path: Path, how: str) -> None:
+    """A block that something is wrong with, and a name in it that nobody may read."""
+    if how in ("", "PK\x03\x04junk Alice Smith"):
+        path.write_text(how)
+        return
+    wrong = {
+        "text": (np.array([["1"] * 6, ["Alice Smith"] * 6]), np.array([0, 1])),
+        "shape": (np.zeros((37, 5)), np.zeros(37)),
+        "labels": (np.zeros((37, 6)), np.zeros(36)),
+        "flat": (np.zeros(37), np.zeros(37)),
+    }
+    if how == "no labels":
+        np.savez(path, x=np.zeros((37, 6)))
+    else:
+        np.savez(path, x=wrong[how][0], y=wrong[how][1])
+
+
+BAD = ["", "PK\x03\x04junk Alice Smith", "text", "shape", "labels", "flat", "no labels"]
+
+
+@pytest.mark.parametrize("how", BAD)
+def test_a_block_that_cannot_be_used_costs_nothing_and_nobody_learns_why(fleet: Fleet, how: str) -> None:
+    write_badly(fleet.folders["d0"] / "w0.npz", how)
+    with pytest.raises(PlanRefused) as refused:
+        agent(fleet).accept(signed(fleet, planned(fleet)))
+    assert refused.value.message == "run-000001 is refused: block 'd0/w0' holds no records of 6 features"
+    assert refused.value.__suppress_context__
+    assert spent(fleet) == 0
+
+
+@pytest.mark.parametrize("how", BAD)
+def test_a_block_that_goes_bad_meanwhile_is_refused_in_the_same_words(fleet: Fleet, how: str) -> None:
+    device = agent(fleet)
+    device.accept(signed(fleet, planned(fleet)))
+    write_badly(fleet.folders["d0"] / "w0.npz", how)
+    device._records.clear()
+    asked, told = io.BytesIO(), io.BytesIO()
+    send(asked, Message(what="answer", run="run-000001"), START.tobytes())
+    _answer(device, Wire(asked.getvalue(), told))
+    heard, _ = receive(io.BytesIO(told.getvalue()))
+    assert (heard.what, heard.note) == (
+        "refused",
+        "run-000001 is refused: block 'd0/w0' holds no records of 6 features",
+    )
+
+
+def test_a_problem_of_the_device_leaves_it_as_one_sentence(fleet: Fleet) -> None:
+    device, told = agent(fleet), io.BytesIO()
+    (fleet.folders["d0"] / STATE / "spend.jsonl").write_bytes(b"Alice Smith")
+    asked = io.BytesIO()
+    send(asked, Message(what="accept", envelope=signed(fleet, planned(fleet))), b"")
+    _answer(device, Wire(asked.getvalue(), told))
+    assert receive(io.BytesIO(told.getvalue()))[0].note == FAILED
+    _answer(device, Wire(b"\xff\xfe nobody's language\n", told))
+
+
+class Wire(io.BytesIO):
+    """What was asked to read from, and what was told to write to."""
+
+    def __init__(self, asked: bytes, told: io.BytesIO) -> None:
+        super().__init__(asked)
+        self._told = told
+
+    def write(self, content: object) -> int:
+        return self._told.write(content)  # type: ignore[arg-type]
 
 
 def test_with_a_full_disk_the_device_trains_nothing(fleet: Fleet, tmp_path: Path) -> None:

@@ -18,7 +18,7 @@ from typing import Protocol
 import numpy as np
 
 from dpbalance.clock import Clock
-from dpbalance.errors import DPBalanceError, EngineError, FileFormatError, PlanRefused
+from dpbalance.errors import EngineError, FileFormatError, PlanRefused
 from dpbalance.execution.agent import STATE, Agent
 from dpbalance.execution.form import canonical, parsed
 from dpbalance.execution.models import Floats
@@ -28,6 +28,9 @@ SOCKET = "agent.sock"
 
 ANSWER_SECONDS = 60.0
 """A device that takes longer for one answer is lost to the run."""
+
+FAILED = "this device could not do what it was asked"
+"""All that leaves a device of a problem it has with itself."""
 
 MESSAGE_BYTES_MAX = 2**30
 LINE_BYTES_MAX = 16 * 2**20
@@ -149,11 +152,14 @@ def _answer(agent: Agent, file: Stream) -> None:
         message, body = receive(file)
         try:
             content = _done(agent, message, body)
-        except DPBalanceError as refusal:
+        except PlanRefused as refusal:
             send(file, Message(what="refused", note=refusal.message), b"")
+        except Exception:
+            # the text of a problem may hold what a record holds: it stays here
+            send(file, Message(what="refused", note=FAILED), b"")
         else:
             send(file, Message(what="sent"), content)
-    except (OSError, EOFError, DPBalanceError):
+    except Exception:
         return  # whoever asked has gone, or never spoke our language; the answer, if any, is kept for the next time
 
 
@@ -162,13 +168,13 @@ def _done(agent: Agent, message: Message, body: bytes) -> bytes:
         agent.accept(message.envelope)
         return b""
     if len(body) % 8:
-        raise FileFormatError("a model must be whole numbers of eight bytes")
+        raise PlanRefused("a model must be whole numbers of eight bytes")
     parameters = np.frombuffer(body, dtype="<f8").astype(np.float64)
     if message.what == "answer":
         return agent.answer(message.run, message.number, parameters)
     if message.what == "loss":
         return agent.loss(message.run, parameters)
-    raise FileFormatError(f"no agent knows what {message.what[:60]!r} is")
+    raise PlanRefused(f"no agent knows what {message.what[:60]!r} is")
 
 
 def send(file: Stream, message: Message, body: bytes) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import fcntl
 import hashlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from io import FileIO
@@ -12,7 +12,7 @@ from pathlib import Path
 
 import numpy as np
 
-from dpbalance.errors import FileFormatError, PlanRefused
+from dpbalance.errors import FileFormatError, LedgerDamaged, PlanRefused
 from dpbalance.execution.form import append_durably, canonical, parsed, sync_folder
 from dpbalance.execution.models import Floats
 
@@ -53,6 +53,11 @@ class Reply:
         return Reply(receipt=receipt, values=values)
 
 
+def reply_digest(reply: bytes) -> str:
+    """SHA-256 over a whole answer, as the record keeps it."""
+    return hashlib.sha256(reply).hexdigest()
+
+
 class Replies:
     """The answers of one device for one run, one after the other in one file."""
 
@@ -61,6 +66,10 @@ class Replies:
 
     def begin(self) -> None:
         """Make the file, so that its name is on disk before the first answer is."""
+        if self._path.exists() and self._path.stat().st_size:
+            raise PlanRefused(
+                f"{self._path.stem} was answered, and the record has lost it; this device answers no more"
+            )
         self._path.touch()
         sync_folder(self._path.parent)
 
@@ -90,12 +99,27 @@ class HeldReplies:
             line = content.find(b"\n", self._end)
             if line < 0:
                 break
-            number, length = map(int, content[self._end : line].split())
+            try:
+                number, length = map(int, content[self._end : line].split())
+            except ValueError:
+                raise LedgerDamaged(f"{file.name} is not what this device wrote", hint="asking the owner") from None
             if line + 1 + length > len(content):
                 break
             self._places[number] = slice(line + 1, line + 1 + length)
             self._end = line + 1 + length
         self._content = content
+
+    @property
+    def empty(self) -> bool:
+        """Was no answer ever begun?"""
+        return not self._content
+
+    def check(self, run: str, answered: Mapping[int, str]) -> None:
+        """Refuse to go on unless each answer that may have been sent is here, byte by byte."""
+        for number, digest in answered.items():
+            place = self._places.get(number)
+            if place is None or reply_digest(self._content[place]) != digest:
+                raise PlanRefused(f"what this device answered for {run} has gone; it answers no more")
 
     def get(self, number: int) -> bytes | None:
         """What was answered to this round, if anything was."""

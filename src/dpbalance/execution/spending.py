@@ -1,6 +1,7 @@
 """What has this device spent, by its own account? An append-only file, chained, on disk before any training.
 
-A line that was not written to its end was never acted upon: the device trains only after the write has returned.
+Two kinds of lines: a plan that was accepted, and a round that was answered. Each carries the hash of all before it, and
+the last one ends with a newline: a record that was shortened by a byte is refused, like one that was edited.
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ import hashlib
 import json
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from io import FileIO
 from pathlib import Path
 
@@ -31,7 +32,35 @@ class Spent:
     """SHA-256 of the document that was accepted."""
     expires: float
     time: float
+    trusted: str
+    """Public key of the platform that signed it."""
+    orders: list[float]
+    adjacency: str
+    privacy_unit: str
+    """What the units below mean."""
     blocks: dict[str, list[int]]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Answered:
+    """One answer, on disk in full, that may have been sent."""
+
+    run: str
+    answered: int
+    """Number of its round."""
+    digest: str
+    """SHA-256 of the whole answer."""
+
+
+@dataclass(slots=True)
+class Read:
+    """What was read of the file and found whole, so that it need not be judged again."""
+
+    content: bytearray = field(default_factory=bytearray)
+    last: str = START
+    lines: int = 0
+    entries: list[Spent] = field(default_factory=list)
+    answers: dict[str, dict[int, str]] = field(default_factory=dict)
 
 
 class SpendRecord:
@@ -39,6 +68,7 @@ class SpendRecord:
 
     def __init__(self, path: Path) -> None:
         self._path = path
+        self._read = Read()
 
     @contextmanager
     def held(self) -> Iterator[Held]:
@@ -51,43 +81,58 @@ class SpendRecord:
             ) from None
         with file:
             fcntl.flock(file, fcntl.LOCK_EX)
-            yield Held(file)
+            yield Held(file, self._read)
 
     def entries(self) -> list[Spent]:
         """Everything that was accepted, in order."""
         with self.held() as held:
-            return held.entries
+            return list(held.entries)
 
 
 class Held:
     """The record under its lock."""
 
-    def __init__(self, file: FileIO) -> None:
-        self._file = file
+    def __init__(self, file: FileIO, read: Read) -> None:
+        self._file, self._read = file, read
         file.seek(0)
         content = file.read()
-        whole = content[: content.rfind(b"\n") + 1]
-        self._end, self._last, self.entries = len(whole), START, list[Spent]()
-        for at, line in enumerate(whole.splitlines(), start=1):
-            try:
-                told = json.loads(line)
-                last = told.pop("hash")
-                intact = told.pop("prev") == self._last and _hash(self._last, told) == last
-                self.entries.append(Spent(**told))
-            except (ValueError, KeyError, TypeError, AttributeError):
-                intact = False
-            if not intact:
-                raise LedgerDamaged(f"line {at} of {file.name} is not what this device wrote", hint="asking the owner")
-            self._last = last
+        if content[: len(read.content)] != read.content:
+            raise LedgerDamaged(f"{file.name} is not what it was a moment ago", hint="asking the owner")
+        if content and not content.endswith(b"\n"):
+            raise LedgerDamaged(f"the last line of {file.name} has no end", hint="asking the owner")
+        for line in content[len(read.content) :].splitlines(keepends=True):
+            self._judge(line)
 
-    def totals(self) -> dict[str, list[int]]:
-        """Whole units spent of each block, at each order."""
-        total: dict[str, list[int]] = {}
-        for each in self.entries:
-            for block, units in each.blocks.items():
-                before = total.get(block, [0] * len(units))
-                total[block] = [a + b for a, b in zip(before, units, strict=True)]
-        return total
+    @property
+    def entries(self) -> list[Spent]:
+        """Everything that was accepted, in order."""
+        return self._read.entries
+
+    def answers(self, run: str) -> dict[int, str]:
+        """The rounds of this run that were answered, with the digests of the answers."""
+        return dict(self._read.answers.get(run, {}))
+
+    def _judge(self, line: bytes) -> None:
+        read = self._read
+        try:
+            told = json.loads(line)
+            last = told.pop("hash")
+            if told.pop("prev") != read.last or _hash(read.last, told) != last:
+                raise ValueError("another chain")
+            entry = Answered(**told) if "answered" in told else Spent(**told)
+        except (ValueError, KeyError, TypeError, AttributeError):
+            where = f"line {read.lines + 1} of {self._file.name}"
+            raise LedgerDamaged(f"{where} is not what this device wrote", hint="asking the owner") from None
+        self._take(entry, line, last)
+
+    def _take(self, entry: Spent | Answered, line: bytes, last: str) -> None:
+        read = self._read
+        if isinstance(entry, Spent):
+            read.entries.append(entry)
+        else:
+            read.answers.setdefault(entry.run, {})[entry.answered] = entry.digest
+        read.content += line
+        read.last, read.lines = last, read.lines + 1
 
     def known(self, plan: DevicePlan, digest: str) -> bool:
         """Was exactly this plan accepted before? Another plan under the same name or nonce is refused."""
@@ -98,18 +143,17 @@ class Held:
                 raise PlanRefused(f"{plan.run} was planned otherwise before; this device carries a run out once")
         return False
 
-    def add(self, spent: Spent) -> None:
+    def add(self, entry: Spent | Answered) -> None:
         """Write one line and wait until it is on disk."""
-        told = {name: getattr(spent, name) for name in Spent.__slots__}
-        now = _hash(self._last, told)
-        line = canonical({**told, "prev": self._last, "hash": now}) + b"\n"
+        told = {name: getattr(entry, name) for name in type(entry).__slots__}
+        now = _hash(self._read.last, told)
+        line = canonical({**told, "prev": self._read.last, "hash": now}) + b"\n"
         try:
-            append_durably(self._file.fileno(), self._end, line)
+            append_durably(self._file.fileno(), len(self._read.content), line)
         except OSError as problem:
             reason = problem.strerror or str(problem)
-            raise PlanRefused(f"{spent.run}: this device cannot record what it would spend: {reason}") from None
-        self._last, self._end = now, self._end + len(line)
-        self.entries.append(spent)
+            raise PlanRefused(f"{entry.run}: this device cannot record what it would spend: {reason}") from None
+        self._take(entry, line, now)
 
 
 def _hash(prev: str, told: dict[str, object]) -> str:

@@ -18,7 +18,7 @@ import numpy as np
 from dpbalance.clock import RealClock, stopwatch
 from dpbalance.errors import DPBalanceError, EngineError
 from dpbalance.execution.form import parsed
-from dpbalance.execution.link import Link, linked
+from dpbalance.execution.link import FAILED, Link, linked
 from dpbalance.execution.models import PARAMETER_MAX, Floats, accuracy, losses, made, usable
 from dpbalance.execution.plan import RunPlan
 from dpbalance.execution.replies import Receipt, Reply
@@ -72,7 +72,7 @@ class Run:
 
         for device, reply in self._asked(ask):
             if isinstance(reply, BaseException):
-                say(f"{device} tells no loss: {reply}")
+                say(f"{device} tells no loss: {_told(reply)}")
                 continue
             told.append(float(reply.values[0]))
             weight.append(sum(each.size for each in self._signed[device].blocks))
@@ -103,7 +103,7 @@ class Run:
         def one(device: str) -> Answer | BaseException:
             try:
                 return ask(device)
-            except (DPBalanceError, OSError, KeyError) as problem:
+            except Exception as problem:  # whatever a device does, it loses its own place and nobody else's
                 return problem
 
         present = self._present()
@@ -125,7 +125,7 @@ class Run:
         return [device for device in self._signed if device not in gone]
 
     def _drop(self, device: str, problem: BaseException) -> None:
-        reason = problem.message if isinstance(problem, DPBalanceError) else repr(problem)
+        reason = _told(problem)
         say(f"{device} is lost to {self.plan.run}: {reason}")
         self.dropped.append(Dropped(device=device, reason=reason))
 
@@ -178,8 +178,8 @@ def _carried_out(folder: Path, plan: RunPlan, order: Order, run: Run) -> Result:
             loss = run.noised_loss(parameters)
             kind = "" if loss is None else "noised"
         digest = write_model(folder, plan, parameters)
-    except DPBalanceError as problem:
-        ended, reason = "failed", problem.message
+    except Exception as problem:
+        ended, reason = "failed", _told(problem)
     result = Result(
         run=plan.run,
         ended=ended,
@@ -197,11 +197,16 @@ def _carried_out(folder: Path, plan: RunPlan, order: Order, run: Run) -> Result:
     return result
 
 
+def _told(problem: BaseException) -> str:
+    """What may stand in a log: our own sentences, and of anything else that it was."""
+    return problem.message if isinstance(problem, DPBalanceError) else FAILED
+
+
 def _linked(folder: Path) -> Link | None:
     try:
         return linked(folder)
-    except (DPBalanceError, OSError) as problem:
-        say(f"nobody answers in {folder}: {problem}")
+    except Exception as problem:
+        say(f"nobody answers in {folder}: {_told(problem)}")
         return None
 
 
@@ -226,7 +231,11 @@ def main(arguments: list[str]) -> int:
     seconds = parsed(Order, (folder / ORDER).read_bytes(), ORDER).seconds
     signal.signal(signal.SIGALRM, signal.SIG_DFL)
     signal.setitimer(signal.ITIMER_REAL, seconds)
-    return 0 if carry_out(folder).ended == "finished" else 1
+    try:
+        return 0 if carry_out(folder).ended == "finished" else 1
+    except Exception as problem:
+        say(f"{folder.name} is broken off: {_told(problem)}")  # a traceback could hold what a record holds
+        return 1
 
 
 if __name__ == "__main__":
