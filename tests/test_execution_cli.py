@@ -46,10 +46,11 @@ def test_the_whole_way_from_a_charge_to_a_model_in_a_terminal(tmp_path: Path) ->
     out = tmp_path / "mine.npz"
     assert str(out) in printed("run", "model", "run-000001", "--out", str(out), *runs)
     assert json.loads(out.with_suffix(".json").read_text())["blocks"][0]["granted_units"] == [10**9]
-    with pytest.raises(EngineError, match="no run"):
-        printed("run", "show", "run-9", *runs)
-    with pytest.raises(EngineError, match="no run"):
-        printed("run", "show", "../runs/run-000001", *runs)
+    assert "by this run, for a record within a block" in printed("run", "show", "run-000001", *runs)
+    for name in ("run-9", "../runs/run-000001", "..", ".", "", "plans", "run-000001/", "run-000002/../run-000001"):
+        for command in (["show"], ["logs"], ["model", "--out", str(tmp_path / "no.npz")]):
+            with pytest.raises(EngineError, match="no run"):
+                printed("run", command[0], name, *command[1:], *runs)
     left = json.loads(printed("agent", "--device", "d0", "--blocks", str(fleet.folders["d0"]), "--format", "json"))
     assert left["plans"] == 2
     assert left["blocks"][0] == {"block": "d0/w0", "left_units": [98 * 10**9]}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import enum
+import re
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -16,6 +17,8 @@ if TYPE_CHECKING:
     from dpbalance.execution.runs import Outcome
 
 RUNS = Path("runs")
+
+RUN_NAME = re.compile(r"run-[0-9]{6,19}")
 
 RunsFolder = Annotated[
     Path, typer.Option("--runs", metavar="DIR", envvar="DPBALANCE_RUNS", help="Folder of the engine's runs.")
@@ -61,7 +64,7 @@ def agent(
 @run_app.command("list")
 def list_(runs: RunsFolder = RUNS, format_: Shape = Format.table) -> None:
     """List the runs of an engine."""
-    rows = [_row(each) for each in sorted(runs.glob("run-*")) if each.is_dir()]
+    rows = [_row(each) for each in sorted(runs.glob("run-*")) if RUN_NAME.fullmatch(each.name) and each.is_dir()]
     if format_ == Format.json:
         put_json({"format": "dpbalance-runs/1", "runs": rows})
         return
@@ -99,7 +102,7 @@ def show(run: RunName, runs: RunsFolder = RUNS, format_: Shape = Format.table) -
     result = outcome.result
     facts = [(name, str(told[name])) for name in ("run", "grant", "pipeline", "analyst", "multiple", "state", "reason")]
     facts += [("accuracy", number(told["accuracy"])), ("loss", number(told["loss"]))]
-    facts += [("privacy", f"({number(told['epsilon'])}, {told['delta']:g}) for a {told['privacy_unit']}")]
+    facts += [("privacy", f"({number(told['epsilon'])}, {told['delta']:g}) by this run, for a {told['privacy_unit']}")]
     columns = ["block", "device", ">granted", ">spent", ">epsilon", ">noise ratio", ">sampled"]
     rows = [
         (
@@ -242,7 +245,7 @@ def _put_agent(mine: Any, format_: Format) -> None:
 
 def _folder(runs: Path, run: str) -> Path:
     folder = runs / run
-    if folder.parent != runs or not folder.is_dir():
+    if not RUN_NAME.fullmatch(run) or not folder.is_dir():
         raise EngineError(f"there is no run {run[:100]!r} in {runs}", hint="dpbalance run list")
     return folder
 
