@@ -11,15 +11,16 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 from fleets import Fleet
 
 from dpbalance.clock import Deadline, FakeClock, RealClock, stopwatch
-from dpbalance.errors import PlanRefused
+from dpbalance.errors import LedgerDamaged, PlanRefused
 from dpbalance.execution import Agent, Standing, TrainingSpec, plan_signer
-from dpbalance.execution.dispatch import planned, send_out
+from dpbalance.execution.dispatch import check_plan, planned, send_out
 from dpbalance.execution.grants import charged
 from dpbalance.execution.link import Served
 from dpbalance.execution.runs import RESULT, STARTED, provenance
@@ -79,6 +80,10 @@ def carried(fleet: Fleet, ledger: Ledger, training: TrainingSpec | None = None, 
     return settled
 
 
+def carried_all(fleet: Fleet, ledger: Ledger) -> list[Settled]:
+    return carry_out(ledger, fleet.desk(TrainingSpec(rounds=3, quorum=0.5)), fleet.runner(), seconds=40)
+
+
 def test_a_grant_is_trained_and_settled_with_its_provenance(tmp_path: Path) -> None:
     fleet = Fleet(place=tmp_path)
     with fleet.ledger() as ledger:
@@ -111,6 +116,31 @@ def test_a_device_that_refuses_is_left_out_while_the_quorum_holds(tmp_path: Path
         assert settled.outcome.result is not None
         assert [each.device for each in settled.outcome.result.dropped] == ["d1"]
         assert spent(ledger) == {10**9}
+
+
+def test_an_empty_block_costs_its_device_the_place_and_nobody_else(tmp_path: Path) -> None:
+    fleet = Fleet(place=tmp_path, devices=2)
+    (fleet.folders["d1"] / "w0.npz").write_bytes(b"")
+    x = np.full((40, 6), "Alice Smith")
+    with fleet.ledger() as ledger:
+        ledger.charge(fleet.decision(2))
+        settled = carried_all(fleet, ledger)
+        np.savez(fleet.folders["d1"] / "w0.npz", x=x, y=np.zeros(40))
+        ledger.charge(fleet.decision(names=("later",)))
+        settled += carried_all(fleet, ledger)
+    assert [each.word for each in settled] == ["completed"] * 3
+    for each in settled:
+        assert each.outcome.result is not None
+        (dropped,) = each.outcome.result.dropped
+        run = each.outcome.plan.run
+        assert (dropped.device, dropped.reason) == (
+            "d1",
+            f"{run} is refused: block 'd1/w0' holds no records of 6 features",
+        )
+        log = (tmp_path / "runs" / run / "log.txt").read_text()
+        assert "Traceback" not in log
+        assert "Alice" not in log
+    assert Agent(fleet.folders["d1"]).record.entries() == []
 
 
 def test_without_a_quorum_the_run_fails_and_stays_charged(tmp_path: Path) -> None:
@@ -245,6 +275,90 @@ def test_a_plan_tampered_with_on_the_way_trains_nothing_and_stays_charged(tmp_pa
         settled = carried(fleet, ledger)
         assert (settled.word, stage(ledger), spent(ledger)) == ("error", Stage.FAILED, {10**9})
         assert all(not Agent(each).record.entries() for each in fleet.folders.values())
+
+
+def other_place(tmp_path: Path) -> Fleet:
+    """The same devices and folders of plans and runs, with another ledger."""
+    fleet = Fleet(place=tmp_path)
+    with fleet.ledger() as ledger:
+        ledger.charge(fleet.decision(names=("old",)))
+        assert planned(ledger, fleet.desk(), 1).ledger == ledger.public
+    (tmp_path / "ledger.db").rename(tmp_path / "old.db")
+    for each in tmp_path.glob("ledger.db*"):
+        each.unlink()
+    for each in tmp_path.glob("*.key"):
+        each.unlink()
+    return fleet
+
+
+@pytest.mark.parametrize("name", ["old", "new"])
+def test_a_plan_that_was_kept_for_another_ledger_is_refused_and_nothing_leaves(tmp_path: Path, name: str) -> None:
+    fleet = other_place(tmp_path)
+    with fleet.ledger() as ledger:
+        ledger.charge(fleet.decision(cost=0.1, names=(name,)))
+        with pytest.raises(LedgerDamaged, match="is not of what grant 1 was charged"):
+            step(ledger, fleet.desk(), fleet.runner())
+        assert stage(ledger) == Stage.CHARGED
+        ledger.dispatch([1], actor="somebody")
+        with pytest.raises(LedgerDamaged, match="is not of what grant 1 was charged"):
+            step(ledger, fleet.desk(), fleet.runner())
+        assert stage(ledger) == Stage.DISPATCHED
+    assert not (tmp_path / "runs" / "run-000001").exists()
+    assert all(not Agent(each).record.entries() for each in fleet.folders.values())
+
+
+@pytest.mark.parametrize(
+    "changed",
+    [
+        {"ledger": "0" * 64},
+        {"pipeline": "q"},
+        {"analyst": "bob"},
+        {"multiple": 2.0},
+        {"grant": 2},
+        {"orders": (16.0,)},
+        {"devices": ("d0", "d1", "d9")},
+        {"plans": ()},
+    ],
+)
+def test_a_kept_plan_must_be_of_its_charge_in_every_part(tmp_path: Path, changed: dict[str, Any]) -> None:
+    fleet = Fleet(place=tmp_path)
+    with fleet.ledger() as ledger:
+        ledger.charge(fleet.decision())
+        plan = planned(ledger, fleet.desk(), 1)
+        check_plan(ledger, plan, 1, "here")
+        with pytest.raises(LedgerDamaged):
+            check_plan(ledger, replace(plan, **changed), 1, "here")
+
+
+def test_units_that_were_not_charged_are_not_handed_over(tmp_path: Path) -> None:
+    fleet = Fleet(place=tmp_path)
+    with fleet.ledger() as ledger:
+        ledger.charge(fleet.decision(cost=1.0))
+        planned(ledger, fleet.desk(), 1)
+        path = tmp_path / "plans" / "run-000001.json"
+        path.write_bytes(path.read_bytes().replace(b'\\"grant\\":[1000000000]', b'\\"grant\\":[2000000000]', 1))
+        with pytest.raises(LedgerDamaged, match="is not of what grant 1 was charged"):
+            step(ledger, fleet.desk(), fleet.runner())
+
+
+def test_another_plan_under_the_name_of_a_run_is_refused_by_engine_and_settlement(tmp_path: Path) -> None:
+    fleet = Fleet(place=tmp_path)
+    with fleet.ledger() as ledger:
+        ledger.charge(fleet.decision())
+        runner = fleet.runner()
+        send_out(ledger, fleet.desk(), runner)
+        waited(lambda: runner.standing("run-000001") == Standing.ENDED)
+        path = tmp_path / "plans" / "run-000001.json"
+        kept = path.read_bytes()
+        path.unlink()
+        other = planned(ledger, fleet.desk(), 1)
+        with pytest.raises(LedgerDamaged, match="another plan"):
+            runner.start(other)
+        with pytest.raises(LedgerDamaged, match="another plan"):
+            settle_ended(ledger, runner, desk=fleet.desk())
+        assert stage(ledger) == Stage.DISPATCHED
+        path.write_bytes(kept)
+        assert [each.word for each in settle_ended(ledger, runner, desk=fleet.desk())] == ["completed"]
 
 
 def test_a_run_handed_over_twice_is_carried_out_once(tmp_path: Path) -> None:

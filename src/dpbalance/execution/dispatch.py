@@ -5,7 +5,7 @@ The steps of one grant, each of which may be done again:
 2. the ledger dispatches the grant: from here on there is one plan for it, for ever, and no refund;
 3. the engine takes the run over, which it does once for each name.
 Whoever finds a dispatched grant whose run the engine does not know hands over the very plan of step 1 again; devices
-that have seen it answer what they answered.
+that have seen it answer what they answered. Before a plan leaves it is compared with the charge it is for.
 """
 
 from __future__ import annotations
@@ -15,13 +15,15 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
+from dpbalance.accounting.orders import checked_orders
 from dpbalance.clock import Clock, RealClock
-from dpbalance.errors import DPBalanceError, EngineError, InputError, LedgerRefusal, WrongStage
+from dpbalance.errors import DPBalanceError, EngineError, InputError, LedgerDamaged, LedgerRefusal, WrongStage
 from dpbalance.execution.form import canonical, parsed, write_durably
 from dpbalance.execution.grants import charged, grants_at
 from dpbalance.execution.models import ModelSpec
 from dpbalance.execution.plan import EXPIRES_AFTER_SECONDS, RunPlan, TrainingSpec, plan_run, run_name
 from dpbalance.execution.runner import Runner, Standing
+from dpbalance.execution.runs import signed_plans
 from dpbalance.execution.signature import PlanSigner
 from dpbalance.ledger import Ledger, Stage
 
@@ -59,12 +61,36 @@ def kept_plan(desk: Desk, grant: int) -> RunPlan | None:
     return parsed(RunPlan, path.read_bytes(), str(path)) if path.exists() else None
 
 
+def check_plan(ledger: Ledger, plan: RunPlan, grant: int, where: Path | str) -> None:
+    """A plan that is not of this charge, in this ledger, is neither sent nor settled by: its noise was not paid for."""
+    asked = charged(ledger, grant).granted
+    signed = signed_plans(plan)
+    told = {each.block: each.grant for device in signed for each in device.blocks}
+    orders = tuple(checked_orders(asked.orders).tolist())
+    same = (
+        (plan.ledger, plan.run, plan.grant) == (asked.ledger, run_name(grant), grant),
+        (plan.pipeline, plan.analyst, plan.multiple) == (asked.pipeline, asked.analyst, asked.multiple),
+        plan.orders == orders,
+        plan.devices == tuple(each.device for each in signed),
+        all((each.run, each.grant, each.orders) == (run_name(grant), grant, orders) for each in signed),
+        sum(len(each.blocks) for each in signed) == len(told),
+        told == dict(asked.charged),
+    )
+    if not all(same):
+        raise LedgerDamaged(
+            f"the plan of {run_name(grant)} in {where} is not of what grant {grant} was charged in this ledger",
+            hint="a folder of runs for each ledger",
+        )
+
+
 def planned(ledger: Ledger, desk: Desk, grant: int) -> RunPlan:
     """The plan of a grant that was never dispatched: the one that was made, or a new one, on disk before it is seen.
 
     One that expired while it waited was seen by nobody, so it is replaced.
     """
     kept = kept_plan(desk, grant)
+    if kept is not None:
+        check_plan(ledger, kept, grant, desk.plans)
     now = (desk.clock or RealClock()).now()
     if kept is not None and kept.expires - now > desk.expires_after / 2:
         return kept
@@ -99,6 +125,8 @@ def send_out(
         stop("plan")
         try:
             plan = planned(ledger, desk, grant)
+        except LedgerDamaged:
+            raise
         except DPBalanceError as problem:
             # nothing has left: no plan was ever made, and none can be
             with suppress(LedgerRefusal):
@@ -127,6 +155,7 @@ def hand_over_lost(ledger: Ledger, desk: Desk, runner: Runner, *, actor: str = "
             with suppress(WrongStage):
                 ledger.settle(grant, "unknown", actor=actor)
             continue
+        check_plan(ledger, plan, grant, desk.plans)
         hand_over(ledger, runner, plan, actor=actor)
         again.append(grant)
     return again

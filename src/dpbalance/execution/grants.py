@@ -51,6 +51,7 @@ def charged(ledger: Ledger, grant: int) -> Charged:
             for block, cost in zip(entries.block.tolist(), entries.cost.tolist(), strict=True)
         },
         multiple=float(multiple),
+        ledger=ledger.public,
     )
     device_of = {name: devices[device] for name, device in blocks.values()}
     return Charged(granted=granted, stage=Stage(stage), device_of=device_of)

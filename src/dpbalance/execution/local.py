@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from dpbalance.clock import Clock, RealClock, secret_name
-from dpbalance.errors import EngineError
+from dpbalance.errors import EngineError, LedgerDamaged
 from dpbalance.execution.form import canonical, parsed, sync_folder, write_durably
 from dpbalance.execution.plan import RunPlan
 from dpbalance.execution.runner import Standing
@@ -33,6 +33,7 @@ from dpbalance.execution.runs import (
     Outcome,
     Seat,
     read_outcome,
+    read_plan,
 )
 
 RUN_SECONDS = 600.0
@@ -77,9 +78,13 @@ class LocalRunner:
         return max(0, self._at_once - len(self._children))
 
     def start(self, plan: RunPlan) -> None:
-        """Make the folder under its name, all at once, and a worker for it; whoever comes second does nothing."""
+        """Make the folder under its name, all at once, and a worker for it; whoever comes second does nothing.
+
+        Another plan under a name that is taken is refused: what its run did was not what this one would do.
+        """
         final = self.folder / plan.run
         if final.exists():
+            _demand_same(final, plan)
             return
         half = self.folder / f".{plan.run}.{secret_name(4)}"
         half.mkdir()
@@ -98,6 +103,7 @@ class LocalRunner:
             except OSError:
                 if final.exists():
                     _discard(half)
+                    _demand_same(final, plan)
                     return
                 raise
             sync_folder(self.folder)
@@ -184,6 +190,14 @@ def held(lock: Path) -> bool:
     finally:
         os.close(handle)
     return False
+
+
+def _demand_same(folder: Path, plan: RunPlan) -> None:
+    if read_plan(folder).digest != plan.digest:
+        raise LedgerDamaged(
+            f"{folder} is of another plan than the one of {plan.run} that was handed over",
+            hint="a folder of runs for each ledger",
+        )
 
 
 def _discard(folder: Path) -> None:

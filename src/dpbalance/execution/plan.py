@@ -13,6 +13,7 @@ Laws for future editors:
 
 from __future__ import annotations
 
+import hashlib
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -168,6 +169,8 @@ class Granted:
     orders: tuple[float, ...] | None
     charged: Mapping[str, tuple[int, ...]]
     multiple: float = 1.0
+    ledger: str = ""
+    """Public key of the ledger that charged it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -176,6 +179,8 @@ class RunPlan:
 
     run: str
     grant: int
+    ledger: str
+    """Public key of the ledger that charged the grant: the same number in another ledger is another grant."""
     pipeline: str
     analyst: str
     multiple: float
@@ -185,6 +190,11 @@ class RunPlan:
     expires: float
     devices: tuple[str, ...]
     plans: tuple[Envelope, ...] = field(repr=False)
+
+    @property
+    def digest(self) -> str:
+        """SHA-256 of the whole plan."""
+        return hashlib.sha256(canonical(self)).hexdigest()
 
     @property
     def quorum(self) -> int:
@@ -285,6 +295,7 @@ def plan_run(
     return RunPlan(
         run=plans[0].run,
         grant=granted.grant,
+        ledger=granted.ledger,
         pipeline=granted.pipeline,
         analyst=granted.analyst,
         multiple=granted.multiple,

@@ -18,8 +18,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from dpbalance.clock import Clock, Deadline, RealClock
-from dpbalance.errors import WrongStage
-from dpbalance.execution.dispatch import Desk, hand_over_lost, send_out
+from dpbalance.errors import LedgerDamaged, WrongStage
+from dpbalance.execution.dispatch import Desk, check_plan, hand_over_lost, kept_plan, send_out
 from dpbalance.execution.grants import grants_at
 from dpbalance.execution.models import made
 from dpbalance.execution.plan import run_name
@@ -65,14 +65,18 @@ def judged(outcome: Outcome, *, overdue: bool = False) -> tuple[str, str]:
     return "completed", ""
 
 
-def settle_ended(ledger: Ledger, runner: Runner, *, actor: str = "runner") -> list[Settled]:
-    """Close every dispatched grant whose run stands still."""
+def settle_ended(ledger: Ledger, runner: Runner, *, actor: str = "runner", desk: Desk | None = None) -> list[Settled]:
+    """Close every dispatched grant whose run stands still; a run of another charge or another plan closes nothing."""
     closed = []
     for grant in grants_at(ledger, Stage.DISPATCHED):
         standing = runner.standing(run_name(grant))
         if standing in (Standing.UNKNOWN, Standing.RUNNING):
             continue
         outcome = runner.outcome(run_name(grant))
+        check_plan(ledger, outcome.plan, grant, "the engine")
+        kept = None if desk is None else kept_plan(desk, grant)
+        if kept is not None and kept.digest != outcome.plan.digest:
+            raise LedgerDamaged(f"the engine carried out another plan of {run_name(grant)} than the one that is kept")
         word, reason = judged(outcome, overdue=standing == Standing.OVERDUE)
         try:
             ledger.settle(grant, word, actor=actor)
@@ -97,7 +101,7 @@ def step(
     hand_over_lost(ledger, desk, runner, actor=actor)
     send_out(ledger, desk, runner, actor=actor, stop=stop)
     stop("settle")
-    return settle_ended(ledger, runner, actor=actor)
+    return settle_ended(ledger, runner, actor=actor, desk=desk)
 
 
 def carry_out(
