@@ -1,4 +1,4 @@
-"""Can one record move what a device computes by more than its clip, whatever model it is sent? By digits, not by trust."""
+"""Can one record move what a device computes by more than its clip, whatever model it is sent?"""
 
 from __future__ import annotations
 

@@ -5,7 +5,7 @@ Laws for future editors:
 2. An answer is on disk, and the record says so, before it is sent; asked again, the device sends the same bytes, never
    fresh noise.
 3. The device trusts one key, its own clock, its own record and its own accountant.
-4. What leaves the device beside noised answers is fixed sentences with public facts: no count, shape or text of a block.
+4. What leaves the device beside noised answers is fixed sentences of public facts: no count, shape or text of a block.
 """
 
 from __future__ import annotations
@@ -306,7 +306,7 @@ def block_path(folder: Path, block: str) -> Path:
 
 
 def _check_history(state: Path, told: Enrolment) -> None:
-    """What was spent under other orders, or for somebody else, or cannot be read, is not forgotten by enrolling anew."""
+    """What was spent at other orders, or for somebody else, or cannot be read, is not forgotten by enrolling anew."""
     record = SpendRecord(state / RECORD)
     if not (state / RECORD).exists():
         if (state / "agent.json").exists() or any(state.glob(f"*{REPLIES}")):
