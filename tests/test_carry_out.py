@@ -7,23 +7,25 @@ import os
 import signal
 import subprocess
 import sys
+import zipfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
 from fleets import Fleet
 
 from dpbalance.clock import Deadline, FakeClock, RealClock, stopwatch
-from dpbalance.errors import LedgerDamaged, PlanRefused
+from dpbalance.errors import PlanRefused
 from dpbalance.execution import Agent, Standing, TrainingSpec, plan_signer
-from dpbalance.execution.dispatch import check_plan, planned, send_out
+from dpbalance.execution.dispatch import planned, send_out
+from dpbalance.execution.form import canonical
 from dpbalance.execution.grants import charged
-from dpbalance.execution.link import Served
-from dpbalance.execution.runs import RESULT, STARTED, provenance
+from dpbalance.execution.link import FAILED, Served
+from dpbalance.execution.runs import ORDER, RESULT, STARTED, Order, provenance
+from dpbalance.execution.worker import Run
 from dpbalance.feedback.settle import Settled, carry_out, judged, settle_ended, step
 from dpbalance.ledger import Ledger, Stage, open_ledger
 
@@ -141,6 +143,51 @@ def test_an_empty_block_costs_its_device_the_place_and_nobody_else(tmp_path: Pat
         assert "Traceback" not in log
         assert "Alice" not in log
     assert Agent(fleet.folders["d1"]).record.entries() == []
+
+
+class Raising:
+    """A device that does whatever nobody foresaw."""
+
+    def __init__(self, problem: Exception) -> None:
+        self.problem = problem
+
+    def accept(self, envelope: object) -> object:
+        raise self.problem
+
+    def answer(self, run: str, number: int, parameters: object) -> bytes:
+        raise self.problem
+
+    loss = answer  # type: ignore[assignment]
+
+
+@pytest.mark.parametrize(
+    "problem", [ValueError("Alice"), EOFError("Alice"), zipfile.BadZipFile("Alice"), MemoryError("Alice")], ids=repr
+)
+def test_whatever_a_device_raises_it_alone_drops_out_and_its_words_stay_with_it(
+    tmp_path: Path, problem: Exception, capsys: pytest.CaptureFixture[str]
+) -> None:
+    fleet = Fleet(place=tmp_path, devices=2)
+    with fleet.ledger() as ledger:
+        ledger.charge(fleet.decision())
+        plan = planned(ledger, fleet.desk(TrainingSpec(rounds=2, quorum=0.5)), 1)
+    run = Run(plan, {"d0": Agent(fleet.folders["d0"]), "d1": Raising(problem)})
+    assert np.isfinite(run.train()).all()
+    assert [(each.device, each.reason) for each in run.dropped] == [("d1", FAILED)]
+    assert "Alice" not in capsys.readouterr().out
+
+
+def test_a_worker_that_breaks_off_leaves_no_words_of_the_problem(tmp_path: Path) -> None:
+    order = Order(fleet=(), seconds=9.0, public="", courier=None)
+    (tmp_path / ORDER).write_bytes(canonical(order))
+    program = (
+        "import sys; from dpbalance.execution import worker\n"
+        "def broken(folder): raise ValueError('Alice')\n"
+        "worker.carry_out = broken; sys.exit(worker.main(sys.argv[1:]))\n"
+    )
+    ended = subprocess.run([sys.executable, "-c", program, str(tmp_path)], capture_output=True, text=True, check=False)
+    assert ended.returncode == 1
+    assert FAILED in ended.stdout
+    assert "Alice" not in ended.stdout + ended.stderr
 
 
 def test_without_a_quorum_the_run_fails_and_stays_charged(tmp_path: Path) -> None:
@@ -275,90 +322,6 @@ def test_a_plan_tampered_with_on_the_way_trains_nothing_and_stays_charged(tmp_pa
         settled = carried(fleet, ledger)
         assert (settled.word, stage(ledger), spent(ledger)) == ("error", Stage.FAILED, {10**9})
         assert all(not Agent(each).record.entries() for each in fleet.folders.values())
-
-
-def other_place(tmp_path: Path) -> Fleet:
-    """The same devices and folders of plans and runs, with another ledger."""
-    fleet = Fleet(place=tmp_path)
-    with fleet.ledger() as ledger:
-        ledger.charge(fleet.decision(names=("old",)))
-        assert planned(ledger, fleet.desk(), 1).ledger == ledger.public
-    (tmp_path / "ledger.db").rename(tmp_path / "old.db")
-    for each in tmp_path.glob("ledger.db*"):
-        each.unlink()
-    for each in tmp_path.glob("*.key"):
-        each.unlink()
-    return fleet
-
-
-@pytest.mark.parametrize("name", ["old", "new"])
-def test_a_plan_that_was_kept_for_another_ledger_is_refused_and_nothing_leaves(tmp_path: Path, name: str) -> None:
-    fleet = other_place(tmp_path)
-    with fleet.ledger() as ledger:
-        ledger.charge(fleet.decision(cost=0.1, names=(name,)))
-        with pytest.raises(LedgerDamaged, match="is not of what grant 1 was charged"):
-            step(ledger, fleet.desk(), fleet.runner())
-        assert stage(ledger) == Stage.CHARGED
-        ledger.dispatch([1], actor="somebody")
-        with pytest.raises(LedgerDamaged, match="is not of what grant 1 was charged"):
-            step(ledger, fleet.desk(), fleet.runner())
-        assert stage(ledger) == Stage.DISPATCHED
-    assert not (tmp_path / "runs" / "run-000001").exists()
-    assert all(not Agent(each).record.entries() for each in fleet.folders.values())
-
-
-@pytest.mark.parametrize(
-    "changed",
-    [
-        {"ledger": "0" * 64},
-        {"pipeline": "q"},
-        {"analyst": "bob"},
-        {"multiple": 2.0},
-        {"grant": 2},
-        {"orders": (16.0,)},
-        {"devices": ("d0", "d1", "d9")},
-        {"plans": ()},
-    ],
-)
-def test_a_kept_plan_must_be_of_its_charge_in_every_part(tmp_path: Path, changed: dict[str, Any]) -> None:
-    fleet = Fleet(place=tmp_path)
-    with fleet.ledger() as ledger:
-        ledger.charge(fleet.decision())
-        plan = planned(ledger, fleet.desk(), 1)
-        check_plan(ledger, plan, 1, "here")
-        with pytest.raises(LedgerDamaged):
-            check_plan(ledger, replace(plan, **changed), 1, "here")
-
-
-def test_units_that_were_not_charged_are_not_handed_over(tmp_path: Path) -> None:
-    fleet = Fleet(place=tmp_path)
-    with fleet.ledger() as ledger:
-        ledger.charge(fleet.decision(cost=1.0))
-        planned(ledger, fleet.desk(), 1)
-        path = tmp_path / "plans" / "run-000001.json"
-        path.write_bytes(path.read_bytes().replace(b'\\"grant\\":[1000000000]', b'\\"grant\\":[2000000000]', 1))
-        with pytest.raises(LedgerDamaged, match="is not of what grant 1 was charged"):
-            step(ledger, fleet.desk(), fleet.runner())
-
-
-def test_another_plan_under_the_name_of_a_run_is_refused_by_engine_and_settlement(tmp_path: Path) -> None:
-    fleet = Fleet(place=tmp_path)
-    with fleet.ledger() as ledger:
-        ledger.charge(fleet.decision())
-        runner = fleet.runner()
-        send_out(ledger, fleet.desk(), runner)
-        waited(lambda: runner.standing("run-000001") == Standing.ENDED)
-        path = tmp_path / "plans" / "run-000001.json"
-        kept = path.read_bytes()
-        path.unlink()
-        other = planned(ledger, fleet.desk(), 1)
-        with pytest.raises(LedgerDamaged, match="another plan"):
-            runner.start(other)
-        with pytest.raises(LedgerDamaged, match="another plan"):
-            settle_ended(ledger, runner, desk=fleet.desk())
-        assert stage(ledger) == Stage.DISPATCHED
-        path.write_bytes(kept)
-        assert [each.word for each in settle_ended(ledger, runner, desk=fleet.desk())] == ["completed"]
 
 
 def test_a_run_handed_over_twice_is_carried_out_once(tmp_path: Path) -> None:

@@ -195,10 +195,11 @@ def _each_row(rows: Floats, matrix: Floats) -> Floats:
 
 
 def _bounded(norm: Floats, clip: float, inputs: list[Floats], errors: list[Floats]) -> list[Floats]:
-    """Inputs and errors of records drawn back to the clip; a record with a number that is none counts exactly zero."""
+    """Inputs and errors of records drawn back to the clip; a record with a number that is none counts exactly zero.
+
+    Such a number in any of them is one in the norm, too, which is a sum of all their squares.
+    """
     finite = np.isfinite(norm)
-    for each in (*inputs, *errors):
-        finite &= np.isfinite(each).all(axis=1)
     with np.errstate(all="ignore"):
         factor = np.minimum(1.0, clip * (1 - CLIP_SAFETY) / norm)
     kept = [np.where(finite[:, None], each, 0.0) for each in inputs]
