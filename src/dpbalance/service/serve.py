@@ -18,12 +18,14 @@ from dpbalance.service.desk import Desk
 from dpbalance.service.models import NewToken
 from dpbalance.service.routes_house import make_token
 from dpbalance.service.tables import state, token
+from dpbalance.service.worker import PRIVATE
 
 GRACE_S = 15
 
 
 def serve(config: Config) -> None:
     """Serve until SIGTERM or Ctrl-C."""
+    os.umask(PRIVATE)
     desk = make_desk(config)
     first_token(desk)
     options: dict[str, Any] = {}
