@@ -33,6 +33,8 @@ class Config(BaseSettings):
     token_file: Path = Field(default=Path("operator.token"), description="Where the first operator token is written.")
     log: str = Field(default="console", pattern="^(json|console|none)$", description="json, console or none.")
     body_max: int = Field(default=16 * 2**20, ge=1024, description="Bytes one request may carry.")
+    bodies_max: int = Field(default=256 * 2**20, ge=1024, description="Bytes all requests under way may carry.")
+    body_limit: float = Field(default=30.0, gt=0, description="Seconds until the body of a request must be there.")
     page_max: int = Field(default=500, ge=1, le=10_000, description="Items one page may have.")
     queue_max: int = Field(default=20_000, ge=1, description="Pipelines that may wait to be written down.")
     rate: float = Field(default=2_000.0, gt=0, description="Requests a second of one token.")
@@ -40,6 +42,7 @@ class Config(BaseSettings):
     solve_limit: float = Field(default=30.0, gt=0, description="Seconds for a preview or an explanation.")
     solves_max: int = Field(default=4, ge=1, description="Previews and explanations that may wait.")
     connections_max: int = Field(default=2_000, ge=1, description="Requests under way at once.")
+    strangers_max: int = Field(default=200, ge=1, description="Requests without a known token under way at once.")
 
     @classmethod
     def settings_customise_sources(
