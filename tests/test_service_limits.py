@@ -8,6 +8,9 @@ from typing import Any
 import pytest
 from house import house
 
+from dpbalance.market import Block
+from dpbalance.service.catalogue import Catalogue
+
 
 def raw(body: list[Any], **headers: str) -> tuple[Any, list[Any], Any]:
     """A request as the server has it from the network, where each part comes when it comes."""
@@ -80,3 +83,71 @@ def test_bodies_together_and_strangers_apart_are_bounded(tmp_path: Path) -> None
 
         assert sorted(home.runner.run(strangers())) == [401, 503, 503, 503, 503]
         assert home.ask("GET", "/v1/whoami").status_code == 200
+
+
+def test_what_is_asked_is_counted_before_it_is_written_out(tmp_path: Path) -> None:
+    with house(tmp_path, blocks_max=4, demands_max=8, pending_max=3) as home:
+        home.market(devices=4)
+        ask = {"devices": "all", "windows": {"latest": 1}, "cost": 0.1}
+        two = {**ask, "windows": {"first": "mon", "last": "tue"}}
+
+        def said(path: str, body: Any) -> int:
+            return int(home.ask("POST", path, role="analyst", json=body).status_code)
+
+        assert said("/v1/pipelines", two) == 413
+        assert said("/v1/pipelines", {**two, "windows": {"first": "tue", "last": "tue"}}) == 201
+        assert said("/v1/batches", {"pipelines": [ask] * 3}) == 413
+        assert said("/v1/batches", {"pipelines": [ask] * 2}) == 201
+        assert said("/v1/pipelines", ask) == 429
+        assert said("/v1/pipelines", {**ask, "deadline": home.clock.now() - 1}) == 429
+        home.made("DELETE", "/v1/pipelines/p1")
+        assert said("/v1/pipelines", {**ask, "deadline": home.clock.now() - 1}) == 422
+        assert said("/v1/pipelines", ask) == 201
+
+
+def test_a_submit_that_breaks_fails_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with house(tmp_path) as home:
+        home.market()
+        own = Catalogue.demand
+
+        def breaking(self: Catalogue, ask: Any, *given: Any) -> Any:
+            if ask.label == "broken":
+                raise RuntimeError(ask.label)
+            return own(self, ask, *given)
+
+        monkeypatch.setattr(Catalogue, "demand", breaking)
+        header = {"Authorization": f"Bearer {home.tokens['analyst']}"}
+
+        async def all_at_once() -> list[int]:
+            asked = [
+                home.http.post(
+                    "/v1/pipelines",
+                    headers={**header, "Idempotency-Key": f"k{at}"},
+                    json={"blocks": {"phone-0/mon": 0.1 + at / 10}, "label": "broken" if at == 2 else ""},
+                )
+                for at in range(5)
+            ]
+            return [each.status_code for each in await asyncio.gather(*asked)]
+
+        assert home.runner.run(all_at_once()) == [201, 201, 500, 201, 201]
+
+
+def test_the_last_token_of_an_operator_stays(tmp_path: Path) -> None:
+    with house(tmp_path) as home:
+        mine = home.made("GET", "/v1/tokens")["items"]
+        last = next(each["id"] for each in mine if each["role"] == "operator")
+        assert home.ask("DELETE", f"/v1/tokens/{last}").status_code == 409
+        home.token("operator", "another", seconds=10.0)
+        home.clock.sleep(11)
+        assert home.ask("DELETE", f"/v1/tokens/{last}").status_code == 409
+        home.token("operator", "another")
+        assert home.ask("DELETE", f"/v1/tokens/{last}").status_code == 200
+
+
+def test_blocks_the_ledger_took_in_are_known_from_the_next_round_on(tmp_path: Path) -> None:
+    with house(tmp_path) as home:
+        home.market()
+        leader = home.leader()
+        home.ledger.register_blocks([Block(id="phone-0/wed", capacity=1.0)])
+        home.round(leader)
+        assert "phone-0/wed" in [each["id"] for each in home.made("GET", "/v1/blocks")["items"]]

@@ -41,7 +41,7 @@ def make_desk(config: Config, clock: Clock | None = None) -> Desk:
         ledger = ledger_at(config, clock)
         database.migrate()
     metrics, log = Metrics(), logger(config.log)
-    submitting = Submitting(database, clock, ledger.orders)
+    submitting = Submitting(database, clock, ledger.orders, config)
     return Desk(
         config=config,
         database=database,

@@ -142,6 +142,10 @@ class Rounds:
     def heal(self) -> None:
         """Finish or undo what another leader left half done, and take in blocks the ledger alone knows."""
         self._heal_rounds()
+        self._take_in_blocks()
+
+    def _take_in_blocks(self) -> None:
+        """Whoever wrote a block to the ledger may have been stopped before it was known here."""
         with self.database.reading() as connection:
             known = read_state(connection).blocks
         if self.ledger.head().blocks != known:
@@ -159,6 +163,7 @@ class Rounds:
         """One round; what is to be told of it, or None when nothing was pending. `fallback` is why another decides."""
         began, now = stopwatch(), self.clock.now()
         self._heal_rounds()  # one that was paused may wake up, and write down what it may not charge any more
+        self._take_in_blocks()
         self._housekeeping(settings, now)
         open_blocks(self.database, self.ledger, settings.rule, now)
         retire_blocks(self.database, self.ledger, settings.retire_after, now)
