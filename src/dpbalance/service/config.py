@@ -30,7 +30,7 @@ class Config(BaseSettings):
     insecure: bool = Field(default=False, description="Listen off loopback without TLS, behind a proxy that has it.")
     ledger_key: Path | None = Field(default=None, description="The key that signs the ledger's journal.")
     orders: list[float] | None = Field(default=None, description="Renyi orders of a new ledger; none is order 8 alone.")
-    token_file: Path = Field(default=Path("operator.token"), description="Where the first operator token is written.")
+    first_token_file: Path = Field(default=Path("operator.token"), description="Where the first operator token goes.")
     log: str = Field(default="console", pattern="^(json|console|none)$", description="json, console or none.")
     body_max: int = Field(default=16 * 2**20, ge=1024, description="Bytes one request may carry.")
     bodies_max: int = Field(default=256 * 2**20, ge=1024, description="Bytes all requests under way may carry.")

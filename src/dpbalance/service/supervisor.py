@@ -10,7 +10,7 @@ import sys
 from typing import Any
 
 from dpbalance.clock import secret, stopwatch
-from dpbalance.errors import DPBalanceError, Overloaded, SolverError, of_code
+from dpbalance.errors import DPBalanceError, Overloaded, SolverError, TooMany, of_code
 from dpbalance.ledger import Ledger
 from dpbalance.service.config import Config
 from dpbalance.service.metrics import Metrics
@@ -154,6 +154,17 @@ class Solver:
         self._config = config
         self._turn = asyncio.Semaphore(1)
         self._waiting = 0
+        self._owners: set[str] = set()
+
+    async def once(self, owner: str, **asked: Any) -> dict[str, Any]:
+        """One at a time for each token, so that nobody takes all the places."""
+        if owner in self._owners:
+            raise TooMany("an explanation for this token is under way", hint="the same again when it is there")
+        self._owners.add(owner)
+        try:
+            return await self(**asked)
+        finally:
+            self._owners.discard(owner)
 
     async def __call__(self, **asked: Any) -> dict[str, Any]:
         if self._waiting >= self._config.solves_max:
