@@ -6,8 +6,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import sqlalchemy as sa
 from house import house
 
+from dpbalance.errors import InputError, LedgerUnavailable
 from dpbalance.market import Block
 from dpbalance.service.catalogue import Catalogue
 
@@ -151,3 +153,17 @@ def test_blocks_the_ledger_took_in_are_known_from_the_next_round_on(tmp_path: Pa
         home.ledger.register_blocks([Block(id="phone-0/wed", capacity=1.0)])
         home.round(leader)
         assert "phone-0/wed" in [each["id"] for each in home.made("GET", "/v1/blocks")["items"]]
+
+
+def test_a_refusal_repeats_no_long_name_and_tells_nothing_of_the_database(tmp_path: Path) -> None:
+    with house(tmp_path) as home:
+        told = home.ask("POST", "/v1/pipelines", json={"x" * 5_000: 1}).json()
+        assert max(len(each["at"]) for each in told["errors"]) <= 100
+        for kind, error in ((sa.exc.TimeoutError("secret"), LedgerUnavailable), (_data_error(), InputError)):
+            with pytest.raises(error) as found, home.database.reading():
+                raise kind
+            assert "secret" not in str(found.value)
+
+
+def _data_error() -> sa.exc.DataError:
+    return sa.exc.DataError("secret", {}, ValueError("secret"))
