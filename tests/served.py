@@ -43,7 +43,7 @@ class Served:
             "DATABASE": self.database,
             "PORT": str(self.port),
             "LOG": "json",
-            "TOKEN_FILE": str(self.folder / "operator.token"),
+            "FIRST_TOKEN_FILE": str(self.folder / "operator.token"),
             "LEDGER_KEY": str(self.folder / "ledger.key"),
             **{name.upper(): str(value) for name, value in self.settings.items()},
         }

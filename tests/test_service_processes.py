@@ -233,6 +233,53 @@ def test_a_round_that_outlives_its_limit_is_abandoned_and_another_scheduler_deci
         served.stop()
 
 
+PRINTS = """
+import os, sys, threading
+if any("worker" in each for each in sys.orig_argv):
+    def shout():
+        os.write(1, b"a scheduler prints, and not JSON\\n")
+        print("and again", flush=True)
+    threading.Timer(0.1, shout).start()
+    threading.Timer(3.0, shout).start()
+"""
+
+
+def test_what_a_scheduler_prints_disturbs_nothing_and_files_are_for_their_owner_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    site = tmp_path / "site"
+    site.mkdir()
+    (site / "sitecustomize.py").write_text(PRINTS)
+    monkeypatch.setenv("PYTHONPATH", str(site))
+    served = Served(tmp_path)
+    try:
+        with served.client() as client:
+            stock(client)
+            until(15, lambda: "and again" in served.log.read_text())
+            pid = served.rounds_pid
+            ask = {"analyst": "ana", "devices": "all", "windows": {"latest": 1}, "cost": 0.01}
+            id_ = client.submit(**ask)["id"]
+            until(10, lambda: client.pipeline(id_)["state"] == "granted")
+            other = client.submit(**{**ask, "cost": 1_000.0})["id"]
+            assert client.explain(other)["sentence"]
+        assert served.rounds_pid == pid
+        assert served.is_ready()
+        assert {each.stat().st_mode & 0o077 for each in tmp_path.glob("budget*")} == {0}
+    finally:
+        assert served.stop() == 0
+
+
+def test_ready_means_that_a_round_process_runs(tmp_path: Path) -> None:
+    served = Served(tmp_path)
+    try:
+        until(10, lambda: bool(served.events("rounds lead")))
+        os.kill(served.rounds_pid, signal.SIGKILL)
+        until(5, lambda: not served.is_ready())
+        until(15, served.is_ready)
+    finally:
+        assert served.stop() == 0
+
+
 def test_a_token_of_the_first_operator_is_made_once_and_never_logged(tmp_path: Path) -> None:
     served = Served(tmp_path)
     secret = (tmp_path / "operator.token").read_text().strip()

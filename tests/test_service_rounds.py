@@ -188,6 +188,74 @@ def test_a_pipeline_that_is_cancelled_during_a_decision_is_not_charged(
     assert (state_of(home, name), state_of(home, other)) == ("cancelled", "granted")
 
 
+def test_whoever_submits_and_cancels_without_end_keeps_nobody_else_waiting(
+    home: House, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    home.market()
+    victim = home.submit(0.1, token=home.token("analyst", "ben"), max_multiple=1.0)
+    fleeting = [home.submit(0.01, max_multiple=1.0)]
+    own = Rounds._intend
+
+    def cancelling(self: Rounds, *given: Any) -> Any:
+        home.made("DELETE", f"/v1/pipelines/{fleeting[-1]}")
+        fleeting.append(home.submit(0.01, max_multiple=1.0))
+        return own(self, *given)
+
+    monkeypatch.setattr(Rounds, "_intend", cancelling)
+    leader = home.leader()
+    told = home.round(leader)
+    assert told is not None
+    assert (told["again"], told["granted"]) == (0, 1)
+    assert state_of(home, victim) == "granted"
+    assert spent(home) == pytest.approx(4 * 0.1)
+    told = home.round(leader)  # now nothing but what vanishes: that too ends in a round
+    assert told is not None
+    assert told["granted"] == 0
+    assert home.ledger.verify().clean
+
+
+def test_whoever_freezes_and_thaws_without_end_holds_up_only_what_is_on_those_blocks(
+    home: House, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    home.market()
+    victim = home.submit(None, blocks={"phone-1/tue": 0.1}, devices=None, windows=None, max_multiple=1.0)
+    home.submit(None, blocks={"phone-0/tue": 0.1}, devices=None, windows=None, max_multiple=1.0)
+    own = home.ledger.charge
+
+    def toggling(*given: Any, **more: Any) -> Any:
+        home.ledger.freeze(["phone-0/tue"], actor="contributor:maria")
+        try:
+            return own(*given, **more)
+        finally:
+            home.ledger.thaw(["phone-0/tue"], actor="contributor:maria")
+
+    monkeypatch.setattr(home.ledger, "charge", toggling)
+    leader = home.leader()
+    told = home.round(leader)
+    assert told is not None
+    assert (told["again"], told["granted"]) == (0, 1)
+    assert state_of(home, victim) == "granted"
+    told = home.round(leader)  # only what is on the toggled block
+    assert told is not None
+    assert told["granted"] == 0
+    assert spent(home) == pytest.approx(0.1)
+    assert home.ledger.verify().clean
+
+
+def test_a_deadline_that_passes_while_it_is_decided_holds(home: House, monkeypatch: pytest.MonkeyPatch) -> None:
+    home.market()
+    name, other = home.submit(0.1, deadline=home.clock.now() + 10), home.submit(0.1)
+    own = Rounds._intend
+
+    def late(self: Rounds, *given: Any) -> Any:
+        home.clock.sleep(11)
+        return own(self, *given)
+
+    monkeypatch.setattr(Rounds, "_intend", late)
+    home.round()
+    assert (state_of(home, name), state_of(home, other)) == ("pending", "granted")
+
+
 def test_a_scheduler_that_fails_leaves_the_round_to_the_fallback(home: House) -> None:
     home.market()
     home.submit(0.3)

@@ -1,5 +1,6 @@
 """Does a newcomer's path work as the README has it, and does a server start as it was told?"""
 
+import asyncio
 import datetime
 import ipaddress
 import os
@@ -11,6 +12,7 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from typing import Any
 
 import pytest
 from cryptography import x509
@@ -18,12 +20,16 @@ from cryptography.hazmat.primitives import hashes
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
 from cryptography.x509.oid import NameOID
-from served import Served, free_port, until
+from house import house
+from served import Served, free_port
 
 from dpbalance.client import CALLS, Client
 from dpbalance.errors import FileFormatError, OptionError, Unreachable
 from dpbalance.service.config import Config, commented, load_config
+from dpbalance.service.serve import first_token
 from dpbalance.service.settings import Settings
+from dpbalance.service.supervisor import Solver
+from dpbalance.service.tables import token
 
 ROOT = Path(__file__).parents[1]
 NEWCOMER_S = 300.0
@@ -47,7 +53,6 @@ def test_a_newcomers_path_from_the_readme_ends_in_grants_and_an_explained_denial
             command = [sys.executable, "-m", "dpbalance", *words[1:]]
             if line.endswith("&"):
                 server = subprocess.Popen(command, cwd=tmp_path, env=environment, stderr=subprocess.DEVNULL)
-                until(60, (tmp_path / "operator.token").exists)
                 continue
             ended = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, check=False)
             assert ended.returncode == 0, (line, ended.stderr)
@@ -158,3 +163,40 @@ def _certificate(folder: Path) -> tuple[Path, Path]:
     pem.write_bytes(made.public_bytes(Encoding.PEM))
     private.write_bytes(key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption()))
     return pem, private
+
+
+def test_a_token_that_is_there_is_never_replaced_and_none_is_shown_where_nobody_looks(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = tmp_path / "operator.token"
+    with house(tmp_path, first_token_file=file) as home:
+        with home.database.writing() as connection:
+            connection.execute(token.delete())
+        first_token(home.desk)
+        made = file.read_text().strip()
+        assert made not in capsys.readouterr().err
+        with home.database.writing() as connection:
+            connection.execute(token.delete())
+        with pytest.raises(OptionError, match="is there already"):
+            first_token(home.desk)
+        assert file.read_text().strip() == made
+
+
+def test_one_token_waits_for_one_explanation_at_a_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def solved(_: Solver, asked: Any) -> Any:
+        await asyncio.sleep(0.1)
+        return asked
+
+    monkeypatch.setattr(Solver, "_solved", solved)
+    with house(tmp_path) as home:
+        home.market()
+        name = home.submit()
+        asked = home.http.get
+        header = {"Authorization": f"Bearer {home.tokens['analyst']}"}
+
+        async def both() -> list[int]:
+            told = (asked(f"/v1/pipelines/{name}/explain", headers=header) for _ in range(2))
+            return sorted(each.status_code for each in await asyncio.gather(*told))
+
+        assert home.runner.run(both()) == [200, 429]
+        assert home.ask("GET", f"/v1/pipelines/{name}/explain").status_code == 200

@@ -24,6 +24,7 @@
             TooLarge          more than one request may carry
             WrongVersion      settings that somebody else has changed since
             VersionMissing    a change of settings that does not say of which version
+            TooSlow           a request whose body was not there in time
             TooMany           more requests of one token than it may make
         Overloaded            a queue that is full
         Unreachable           a server that does not answer
@@ -153,6 +154,10 @@ class VersionMissing(ServiceRefusal):
     """A change of settings that does not say from which version it starts."""
 
 
+class TooSlow(ServiceRefusal):
+    """A request whose body was not there in time."""
+
+
 class TooMany(ServiceRefusal):
     """More requests than one token may make."""
 
@@ -211,6 +216,7 @@ TABLE: dict[str, Row] = {
     "NotFound": Row("DPB-404", 404, 3),
     "WrongMethod": Row("DPB-405", 405, 4),
     "NotNow": Row("DPB-409", 409, 5),
+    "TooSlow": Row("DPB-408", 408, 9),
     "WrongVersion": Row("DPB-412", 412, 5),
     "TooLarge": Row("DPB-413", 413, 3),
     "VersionMissing": Row("DPB-428", 428, 4),

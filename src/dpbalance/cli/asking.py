@@ -16,6 +16,10 @@ if TYPE_CHECKING:
 
 SERVER = "http://127.0.0.1:8787"
 ROWS = 20
+STARTING_S = 30.0
+"""So long a command waits for a server on this machine that is starting."""
+
+NEAR = ("http://127.0.0.1", "http://localhost")
 
 Server = Annotated[str, typer.Option(metavar="URL", envvar="DPBALANCE_SERVER", help="Where the server is.")]
 TokenFile = Annotated[
@@ -295,22 +299,33 @@ def revoke(
 def _client(server: str, token_file: Path) -> Client:
     import os
 
+    from dpbalance.clock import RealClock
+
     try:
-        from dpbalance.client import Client
+        from dpbalance.client import PAUSE_S, Client
     except ImportError as problem:
         raise OptionError(
             f"talking to a server needs the package {problem.name!r}, which is not installed",
             hint="pip install 'dpbalance[service]'",
         ) from None
-    secret = os.environ.get("DPBALANCE_TOKEN", "")
-    if not secret:
-        try:
-            secret = token_file.read_text(encoding="utf-8").strip()
-        except OSError:
-            raise OptionError(
-                f"there is no token in DPBALANCE_TOKEN or {token_file}", hint="--token-file FILE"
-            ) from None
-    return Client(server, secret)
+    secret = os.environ.get("DPBALANCE_TOKEN", "") or _read(token_file)
+    if secret:
+        return Client(server, secret)
+    if token_file == OPERATOR and server.startswith(NEAR):
+        typer.echo(f"dpbalance: waiting for a server that writes {token_file}", err=True)
+        clock = RealClock()
+        for _ in range(int(STARTING_S / PAUSE_S)):
+            clock.sleep(PAUSE_S)
+            if secret := _read(token_file):
+                return Client(server, secret, retries=int(STARTING_S / PAUSE_S))
+    raise OptionError(f"there is no token in DPBALANCE_TOKEN or {token_file}", hint="--token-file FILE")
+
+
+def _read(file: Path) -> str:
+    try:
+        return file.read_text(encoding="utf-8").strip()
+    except OSError:
+        return ""
 
 
 def _document(file: Path) -> Any:

@@ -41,7 +41,7 @@ def serve(
         "tls_key": tls_key,
         "insecure": insecure or None,
         "ledger_key": ledger_key,
-        "token_file": token_file,
+        "first_token_file": token_file,
         "log": log,
     }
     loaded = _service("config").load_config(config, **given)

@@ -59,6 +59,9 @@ RULES: dict[tuple[str, str], frozenset[str]] = {
 TOKENS_REMEMBERED_S = 1.0
 """So long a token is taken for what it was: a revoked one is refused everywhere after this."""
 
+UNKNOWN_REMEMBERED_S = 10.0
+"""So long a token that is unknown is not looked up again: nobody guesses one that will be made."""
+
 TOKENS_REMEMBERED = 10_000
 """So many tokens; more are looked up again."""
 
@@ -96,6 +99,13 @@ def token_hash(secret: str) -> str:
     return hashlib.sha256(secret.encode()).hexdigest()
 
 
+def _hash_of(authorization: str) -> str:
+    scheme, _, secret = authorization.partition(" ")
+    if scheme.lower() != "bearer" or not secret.strip():
+        raise Unauthenticated("a token is needed: Authorization: Bearer TOKEN", hint="dpbalance token create")
+    return token_hash(secret.strip())
+
+
 class Door:
     """Lets callers in: by token, by rule, and not too often."""
 
@@ -103,13 +113,11 @@ class Door:
         self._database, self._clock = database, clock
         self._rate, self._burst = rate, burst
         self._known: dict[str, tuple[float, Any]] = {}
+        self._unknown: dict[str, tuple[float, Any]] = {}
         self._buckets: dict[str, tuple[float, float]] = {}
 
     async def __call__(self, request: Request) -> Caller:
-        scheme, _, secret = request.headers.get("authorization", "").partition(" ")
-        if scheme.lower() != "bearer" or not secret.strip():
-            raise Unauthenticated("a token is needed: Authorization: Bearer TOKEN", hint="dpbalance token create")
-        caller = await self._caller(token_hash(secret.strip()))
+        caller = await self._caller(_hash_of(request.headers.get("authorization", "")))
         self._count(caller.token)
         allowed = RULES.get((request.method, request.scope["route"].path), frozenset())
         if caller.role not in allowed:
@@ -117,19 +125,36 @@ class Door:
         request.state.caller = caller
         return caller
 
+    def knows(self, authorization: str) -> bool:
+        """Whether this token was found good lately; it is looked up again in time."""
+        try:
+            return _hash_of(authorization) in self._known
+        except Unauthenticated:
+            return False
+
+    async def opens(self, authorization: str) -> bool:
+        """Whether this is a token that is known, not revoked and not over."""
+        try:
+            await self._caller(_hash_of(authorization))
+        except Unauthenticated:
+            return False
+        return True
+
     def forget(self) -> None:
         """Look every token up again: one was revoked here."""
         self._known.clear()
 
     async def _caller(self, hashed: str) -> Caller:
         moment = stopwatch()
-        until, row = self._known.get(hashed, (0.0, None))
+        until, row = self._known.get(hashed) or self._unknown.get(hashed) or (0.0, None)
         if moment >= until:
             row = await asyncio.to_thread(self._look_up, hashed)
-            if len(self._known) >= TOKENS_REMEMBERED:
-                self._known.clear()
-            if row is not None:
-                self._known[hashed] = (moment + TOKENS_REMEMBERED_S, row)
+            found, seconds = (
+                (self._unknown, UNKNOWN_REMEMBERED_S) if row is None else (self._known, TOKENS_REMEMBERED_S)
+            )
+            if len(found) >= TOKENS_REMEMBERED:
+                found.clear()
+            found[hashed] = (moment + seconds, row)
         if row is None or row.revoked is not None or (row.expires is not None and row.expires <= self._clock.now()):
             raise Unauthenticated("this token is unknown, revoked or over", hint="dpbalance token create")
         return Caller(token=row.id, role=row.role, name=row.name)

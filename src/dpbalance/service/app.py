@@ -30,7 +30,7 @@ from dpbalance.service.submitting import Submitting
 from dpbalance.service.supervisor import Solver, Supervisor
 from dpbalance.service.tables import pipeline
 
-REFUSALS = (400, 401, 403, 404, 405, 409, 413, 422, 429, 503)
+REFUSALS = (400, 401, 403, 404, 405, 408, 409, 413, 422, 429, 503)
 
 
 def make_desk(config: Config, clock: Clock | None = None) -> Desk:
@@ -41,7 +41,7 @@ def make_desk(config: Config, clock: Clock | None = None) -> Desk:
         ledger = ledger_at(config, clock)
         database.migrate()
     metrics, log = Metrics(), logger(config.log)
-    submitting = Submitting(database, clock, ledger.orders)
+    submitting = Submitting(database, clock, ledger.orders, config)
     return Desk(
         config=config,
         database=database,
@@ -113,8 +113,7 @@ def make_app(desk: Desk, *, rounds: bool = True) -> FastAPI:
     app.add_exception_handler(DPBalanceError, problems.refused)
     app.add_exception_handler(RequestValidationError, problems.not_valid)
     app.add_exception_handler(HTTPException, problems.not_http)
-    bounds = {"body_max": desk.config.body_max, "under_way_max": desk.config.connections_max}
-    app.add_middleware(Envelope, metrics=desk.metrics, log=desk.log, **bounds)
+    app.add_middleware(Envelope, door=desk.door, config=desk.config, metrics=desk.metrics, log=desk.log)
     return app
 
 

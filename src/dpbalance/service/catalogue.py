@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Sequence
 from functools import lru_cache
 from typing import Any
@@ -33,6 +34,8 @@ class Catalogue:
         self.devices = sorted(self.windows, key=natural)
         for each in self.windows.values():
             each.sort(key=natural)
+        self.most = max(map(len, self.windows.values()), default=0)
+        self.named = sorted({natural(each) for listed in self.windows.values() for each in listed})
         self.names = {block_name(device, window) for device, listed in self.windows.items() for window in listed}
 
     def demand(self, ask: models.Ask, seed: int, orders: Sequence[float] | None) -> dict[str, Any]:
@@ -53,6 +56,24 @@ class Catalogue:
             raise InputError("no block is there that this asks for", hint="dpbalance device list")
         return dict.fromkeys(blocks, amount)
 
+    def size(self, ask: models.Ask) -> int:
+        """At most so many blocks, known without looking at any."""
+        if ask.blocks is not None:
+            return len(ask.blocks)
+        count = len(self.devices)
+        if isinstance(ask.devices, models.Named):
+            count = len(ask.devices.named)
+        elif isinstance(ask.devices, models.Share | models.Sample):
+            count = min(count, self._drawn(ask.devices))
+        if isinstance(ask.windows, models.Between):
+            first, last = natural(ask.windows.first), natural(ask.windows.last)
+            return count * min(self.most, max(0, bisect_right(self.named, last) - bisect_left(self.named, first)))
+        assert ask.windows is not None
+        return count * min(self.most, ask.windows.latest)
+
+    def _drawn(self, asked: models.Share | models.Sample) -> int:
+        return asked.sample if isinstance(asked, models.Sample) else max(1, round(asked.share * len(self.devices)))
+
     def _devices(self, asked: Any, seed: int) -> list[str]:
         if asked == "all":
             return self.devices
@@ -62,7 +83,7 @@ class Catalogue:
                     raise InputError(f"there is no device {name!r} with blocks", hint="dpbalance device list")
             return sorted(set(asked.named), key=natural)
         count = len(self.devices)
-        size = asked.sample if isinstance(asked, models.Sample) else max(1, round(asked.share * count))
+        size = self._drawn(asked)
         if size > count:
             raise InputError(f"{size} devices are to be drawn, {count} have blocks", hint="a smaller sample")
         drawn = chance(seed).choice(count, size=size, replace=False)

@@ -30,16 +30,22 @@ class Config(BaseSettings):
     insecure: bool = Field(default=False, description="Listen off loopback without TLS, behind a proxy that has it.")
     ledger_key: Path | None = Field(default=None, description="The key that signs the ledger's journal.")
     orders: list[float] | None = Field(default=None, description="Renyi orders of a new ledger; none is order 8 alone.")
-    token_file: Path = Field(default=Path("operator.token"), description="Where the first operator token is written.")
+    first_token_file: Path = Field(default=Path("operator.token"), description="Where the first operator token goes.")
     log: str = Field(default="console", pattern="^(json|console|none)$", description="json, console or none.")
     body_max: int = Field(default=16 * 2**20, ge=1024, description="Bytes one request may carry.")
+    bodies_max: int = Field(default=256 * 2**20, ge=1024, description="Bytes all requests under way may carry.")
+    body_limit: float = Field(default=30.0, gt=0, description="Seconds until the body of a request must be there.")
     page_max: int = Field(default=500, ge=1, le=10_000, description="Items one page may have.")
+    blocks_max: int = Field(default=100_000, ge=1, description="Blocks one pipeline may ask for.")
+    demands_max: int = Field(default=2_000_000, ge=1, description="Blocks all pipelines of a request may ask for.")
+    pending_max: int = Field(default=100_000, ge=1, description="Pipelines of one analyst that may wait.")
     queue_max: int = Field(default=20_000, ge=1, description="Pipelines that may wait to be written down.")
     rate: float = Field(default=2_000.0, gt=0, description="Requests a second of one token.")
     burst: float = Field(default=4_000.0, ge=1, description="Requests one token may make at once.")
     solve_limit: float = Field(default=30.0, gt=0, description="Seconds for a preview or an explanation.")
     solves_max: int = Field(default=4, ge=1, description="Previews and explanations that may wait.")
     connections_max: int = Field(default=2_000, ge=1, description="Requests under way at once.")
+    strangers_max: int = Field(default=200, ge=1, description="Requests without a known token under way at once.")
 
     @classmethod
     def settings_customise_sources(

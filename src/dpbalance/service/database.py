@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -11,7 +12,10 @@ import alembic.command
 import alembic.config
 import sqlalchemy as sa
 
-from dpbalance.errors import LedgerUnavailable, OptionError
+from dpbalance.errors import InputError, LedgerUnavailable, OptionError
+
+LOG = logging.getLogger("dpbalance.database")
+"""Where an outage is told in full; whoever asks is told that there is one."""
 
 BUSY_S = 30.0
 """How long a writer waits for another process to finish its transaction."""
@@ -93,9 +97,12 @@ class Database:
         """An outage in our own words; a constraint that was broken stays what it is, for whoever expects it."""
         try:
             yield
-        except (sa.exc.OperationalError, sa.exc.InterfaceError) as problem:
-            told = " ".join(str(problem.orig).split())
-            raise LedgerUnavailable(f"{self.shown}: {told}", hint="the same request with the same key") from problem
+        except (sa.exc.OperationalError, sa.exc.InterfaceError, sa.exc.TimeoutError) as problem:
+            told = " ".join(str(getattr(problem, "orig", problem)).split())
+            LOG.warning("the database does not answer: %s: %s", self.shown, told)
+            raise LedgerUnavailable("the database does not answer", hint="the same with the same key") from problem
+        except sa.exc.DataError as problem:
+            raise InputError("a value of this request cannot be kept in the database") from problem
 
 
 def _durable(connection: Any, _: Any) -> None:

@@ -19,7 +19,17 @@ RETRY_AFTER_S = 1
 ERRORS_MAX = 20
 """More wrong fields than this are not listed."""
 
-OF_STATUS = {404: "NotFound", 405: "WrongMethod", 413: "TooLarge", 401: "Unauthenticated"}
+AT_MAX = 100
+"""Characters of the place of a wrong field; its names may be anybody's."""
+
+OF_STATUS = {
+    404: "NotFound",
+    405: "WrongMethod",
+    408: "TooSlow",
+    413: "TooLarge",
+    401: "Unauthenticated",
+    503: "Overloaded",
+}
 SENTENCES = {404: "nothing is served here", 405: "this path is not served in this way"}
 AGAIN = {429, 503}
 
@@ -73,7 +83,9 @@ def _served(request: Request) -> set[str]:
 async def not_valid(_: Request, error: Exception) -> Response:
     """A value that cannot be: where it stands and why, never the value itself."""
     assert isinstance(error, RequestValidationError)
-    listed = [{"at": ".".join(map(str, each["loc"])), "why": each["msg"]} for each in error.errors()[:ERRORS_MAX]]
+    listed = [
+        {"at": ".".join(map(str, each["loc"]))[:AT_MAX], "why": each["msg"]} for each in error.errors()[:ERRORS_MAX]
+    ]
     first = listed[0] if listed else {"at": "", "why": ""}
     if any(each["at"].lower() == "header.idempotency-key" for each in listed):
         return problem(

@@ -18,7 +18,7 @@ from dpbalance.allocation import Allocation
 from dpbalance.clock import Clock, stopwatch
 from dpbalance.demand import Pipeline
 from dpbalance.errors import BlockClosed, BudgetExceeded, DPBalanceError
-from dpbalance.ledger import Decision, Ledger, Snapshot, Stage
+from dpbalance.ledger import Decision, Ledger, Snapshot, Stage, State
 from dpbalance.service.catalogue import block_name
 from dpbalance.service.database import Database
 from dpbalance.service.keeping import DECIDING, GRANTED, PENDING, add_blocks, chunks, forget, read_settings, read_state
@@ -27,7 +27,10 @@ from dpbalance.service.settings import Deciding, Settings
 from dpbalance.service.tables import analyst, block, pipeline, round_, state
 
 ATTEMPTS = 3
-"""So often a round is decided again because something changed between its snapshot and its charge."""
+"""So often a round is decided again because nothing that was chosen can be charged any more."""
+
+DROPS_MAX = 20
+"""So often what is left of one decision is charged again without the grants the ledger refused."""
 
 LATER = {Stage.DISPATCHED: "running", Stage.COMPLETED: "completed", Stage.FAILED: "failed", Stage.VOIDED: "voided"}
 """What becomes of a granted pipeline, by the stage of its grant in the ledger."""
@@ -99,6 +102,36 @@ def granted(allocation: Allocation) -> list[dict[str, Any]]:
     ]
 
 
+def narrowed(document: dict[str, Any], gone: set[str], why: str) -> dict[str, Any]:
+    """The record of a round without these grants: a part of what fits fits too."""
+    grants = [each for each in document["grants"] if each["pipeline"] not in gone]
+    dropped = len(document["grants"]) - len(grants)
+    if not dropped:
+        return document
+    notes = [*document["notes"], f"{dropped} of {len(document['grants'])} grants were left out: {why}"]
+    return {**document, "grants": grants, "granted": len(grants), "notes": notes}
+
+
+def part(decision: Decision, names: set[str]) -> Decision:
+    """The charges of these pipelines alone."""
+    keep = np.array([each in names for each in decision.pipelines], dtype=bool)
+    if keep.all():
+        return decision
+    rows = keep[decision.owner]
+    used, block_ = np.unique(decision.block[rows], return_inverse=True)
+    kept = np.flatnonzero(keep).tolist()
+    return replace(
+        decision,
+        pipelines=tuple(decision.pipelines[at] for at in kept),
+        analysts=tuple(decision.analysts[at] for at in kept),
+        multiples=tuple(decision.multiples[at] for at in kept),
+        blocks=tuple(decision.blocks[at] for at in used.tolist()),
+        owner=(np.cumsum(keep) - 1)[decision.owner[rows]],
+        block=block_,
+        cost=decision.cost[rows],
+    )
+
+
 class Rounds:
     """The hands of whoever holds the lease under this token."""
 
@@ -109,6 +142,10 @@ class Rounds:
     def heal(self) -> None:
         """Finish or undo what another leader left half done, and take in blocks the ledger alone knows."""
         self._heal_rounds()
+        self._take_in_blocks()
+
+    def _take_in_blocks(self) -> None:
+        """Whoever wrote a block to the ledger may have been stopped before it was known here."""
         with self.database.reading() as connection:
             known = read_state(connection).blocks
         if self.ledger.head().blocks != known:
@@ -126,6 +163,7 @@ class Rounds:
         """One round; what is to be told of it, or None when nothing was pending. `fallback` is why another decides."""
         began, now = stopwatch(), self.clock.now()
         self._heal_rounds()  # one that was paused may wake up, and write down what it may not charge any more
+        self._take_in_blocks()
         self._housekeeping(settings, now)
         open_blocks(self.database, self.ledger, settings.rule, now)
         retire_blocks(self.database, self.ledger, settings.retire_after, now)
@@ -145,11 +183,9 @@ class Rounds:
                 allocation = decided(snapshot, by)
             solve = stopwatch() - before
             document = self._document(allocation, snapshot, fallback)
-            number = self._intend(document, now)
-            if number is None:
-                continue
-            claims = self._charge(number, allocation, document, snapshot.seq)
-            if claims is not None:
+            done = self._carry(Decision.of(allocation), document, snapshot.seq, now, attempt + 1 == ATTEMPTS)
+            if done is not None:
+                number, document, claims = done
                 self._settle(number, document, claims, stopwatch() - began)
                 return self._told(number, document, snapshot, solve, stopwatch() - began, attempt)
         raise DPBalanceError(f"the state changed under {ATTEMPTS} decisions in a row", hint="the next round")
@@ -204,28 +240,54 @@ class Rounds:
             "denials": denials,
         }
 
-    def _intend(self, document: dict[str, Any], now: float) -> int | None:
-        """The number under which this is charged; None if one of the chosen is not pending any more."""
+    def _carry(
+        self, decision: Decision, document: dict[str, Any], seen: int, now: float, last: bool
+    ) -> tuple[int, dict[str, Any], range] | None:
+        """Charge all of a decision that can still be charged; None if that is nothing, unless this is the last time.
+
+        Whoever takes a pipeline back or closes a block meanwhile keeps nobody waiting but those whom it concerns.
+        """
+        for _ in range(DROPS_MAX):
+            intended = self._intend(document, now, last)
+            if intended is None:
+                return None
+            number, document = intended
+            claims = self._charge(number, decision, document, seen)
+            if claims is not None:
+                return number, document, claims
+            culprits = self._culprits(number, part(decision, {each["pipeline"] for each in document["grants"]}))
+            document = narrowed(document, culprits, "a block was closed or spent meanwhile")
+            if not document["grants"] and not last:
+                return None
+        return None
+
+    def _intend(self, document: dict[str, Any], now: float, last: bool) -> tuple[int, dict[str, Any]] | None:
+        """The number under which this is charged, and what of it still waits; None if that is nothing."""
         numbers = [int(each["pipeline"][1:]) for each in document["grants"]]
+        in_time = pipeline.c.deadline.is_(None) | (pipeline.c.deadline >= self.clock.now())
         with self.database.writing() as connection:
             taken_ = state.update().values(rounds=state.c.rounds + 1).returning(state.c.rounds)
             number = int(connection.execute(taken_).scalar_one())
-            done = 0
-            for part in chunks(numbers):
-                chosen = pipeline.update().where((pipeline.c.state == PENDING) & pipeline.c.number.in_(part))
-                done += connection.execute(chosen.values(state=DECIDING, round=number)).rowcount
-            if done != len(numbers):
+            still: set[int] = set()
+            for some in chunks(numbers):
+                mine = (pipeline.c.state == PENDING) & in_time & pipeline.c.number.in_(some)
+                chosen = pipeline.update().where(mine).values(state=DECIDING, round=number)
+                still.update(connection.execute(chosen.returning(pipeline.c.number)).scalars())
+            if numbers and not still and not last:
                 connection.rollback()
                 return None
+            gone = {f"p{each}" for each in numbers if each not in still}
+            document = narrowed(document, gone, "they wait no more")
             row = {"number": number, "state": "charging", "started": now, "document": json.dumps(document)}
             connection.execute(round_.insert(), row)
-        return number
+        return number, document
 
-    def _charge(self, number: int, allocation: Allocation, document: dict[str, Any], seen: int) -> range | None:
+    def _charge(self, number: int, decision: Decision, document: dict[str, Any], seen: int) -> range | None:
         """The numbers of the grants; None where the ledger holds what the snapshot did not show."""
         if not document["grants"] and not document["denials"]:
             return range(0)  # nothing new: there is nothing to record in the ledger
-        decision = replace(Decision.of(allocation), denied=tuple(document["denials"]))
+        names = {each["pipeline"] for each in document["grants"]}
+        decision = replace(part(decision, names), denied=tuple(document["denials"]))
         order = {each: at for at, each in enumerate(decision.pipelines)}
         document["grants"].sort(key=lambda each: order[each["pipeline"]])
         try:
@@ -234,6 +296,20 @@ class Rounds:
             self._undo(number, "refused", {**document, "notes": [*document["notes"], str(refusal)]})
             return None
         return receipt.grants
+
+    def _culprits(self, number: int, decision: Decision) -> set[str]:
+        """Grants on the block the ledger named when it refused this round, or on one that cannot hold them now."""
+        with self.ledger.store.reading() as reader:
+            seqs = [seq for (seq,) in reader.rows("journal", ["seq"], among=("key", [f"round-{number}"]))]
+            told = {reason for (reason,) in reader.rows("claim", ["reason"], among=("seq", seqs)) if reason}
+        named = {each.get("block") for each in map(json.loads, told) if each.get("reason") == "refused"}
+        asked = np.zeros((len(decision.blocks), decision.cost.shape[1]))
+        np.add.at(asked, decision.block, decision.cost)
+        bad = [
+            each.block in named or each.state != State.OPEN or not (each.spent + more <= each.unlocked).any()
+            for each, more in zip(self.ledger.balances(list(decision.blocks)), asked, strict=True)
+        ]
+        return {decision.pipelines[at] for at in decision.owner[np.array(bad, dtype=bool)[decision.block]].tolist()}
 
     def _settle(self, number: int, document: dict[str, Any], grants: range, seconds: float | None) -> None:
         """Write behind the charge what it came to."""

@@ -30,7 +30,7 @@ async def readyz(desk: Here) -> Response:
             checks[name] = "ok"
         except DPBalanceError as problem:
             checks[name] = problem.row.code
-    checks["rounds"] = "ok" if desk.supervisor.ready.is_set() else "starting"
+    checks["rounds"] = "ok" if desk.supervisor.well else "starting"
     ok = all(each == "ok" for each in checks.values())
     return as_json({"ok": ok, "checks": checks}, 200 if ok else 503)
 

@@ -12,7 +12,7 @@ import sqlalchemy as sa
 from fastapi import APIRouter, Header, Path, Query, Request, Response
 
 from dpbalance.clock import secret
-from dpbalance.errors import AlreadyRegistered, NotAllowed, VersionMissing, WrongVersion
+from dpbalance.errors import AlreadyRegistered, NotAllowed, NotNow, VersionMissing, WrongVersion
 from dpbalance.ledger import Ledger
 from dpbalance.ledger.requests import shown as amount_shown
 from dpbalance.market import Block
@@ -408,6 +408,11 @@ async def revoke_token(desk: Here, who: Who, token: PathName) -> Response:
 
 
 def _revoke(connection: sa.Connection, name: str, now: float) -> Any:
+    connection.execute(state.update().values(done=state.c.done))  # two at once: one after the other
+    good = token.c.revoked.is_(None) & (token.c.expires.is_(None) | (token.c.expires > now))
+    operators = connection.execute(sa.select(token.c.id).where((token.c.role == "operator") & good)).scalars().all()
+    if operators == [name]:
+        raise NotNow("this is the last token of an operator", hint="dpbalance token create operator NAME")
     mine = (token.c.id == name) & token.c.revoked.is_(None)
     connection.execute(token.update().where(mine).values(revoked=now))
     return connection.execute(sa.select(token).where(token.c.id == name)).one_or_none()

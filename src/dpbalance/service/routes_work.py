@@ -140,7 +140,7 @@ async def explain_pipeline(desk: Here, who: Who, pipeline: PipelineId) -> dict[s
     row = await _mine(desk, who, pipeline)
     if row.state != PENDING:
         return {"pipeline": pipeline, "sentence": f"{pipeline} is {SHOWN.get(row.state, row.state)}.", **_got(row)}
-    return await desk.solver(do="explain", pipeline=pipeline, analyst=who.analyst)
+    return await desk.solver.once(who.token, do="explain", pipeline=pipeline, analyst=who.analyst)
 
 
 def _got(row: Any) -> dict[str, Any]:

@@ -1,6 +1,7 @@
 """What runs beside the web process? The rounds of one replica, or one preview or explanation; told over pipes.
 
-The first line on stdin says what to do. Rounds go on until stdin ends; every event is a line of JSON on stdout.
+The first line on stdin says what to do, and the process ends when stdin does; every event is a line of JSON on stdout.
+Whatever else is printed here, by a scheduler or by what it calls, goes to stderr.
 """
 
 from __future__ import annotations
@@ -28,6 +29,9 @@ TICK_S = 0.05
 
 TROUBLE_S = 0.5
 """So long it waits after something went wrong."""
+
+PRIVATE = 0o077
+"""What these processes write is for their owner alone."""
 
 
 class Loop:
@@ -125,31 +129,37 @@ class Loop:
 
 def main() -> None:
     """Do what the first line on stdin says."""
+    os.umask(PRIVATE)
+    events = os.fdopen(os.dup(1), "w", encoding="utf-8")
+    os.dup2(2, 1)
+
+    def tell(event: dict[str, Any]) -> None:
+        try:
+            print(json.dumps(event), file=events, flush=True)
+        except BrokenPipeError:
+            os._exit(0)  # whoever started this process is gone
+
     asked = json.loads(sys.stdin.readline())
+    if asked["do"] != "rounds":
+        Thread(target=_until_the_end, args=[lambda: os._exit(0)], daemon=True).start()
     database = Database(asked["database"])
     ledger = open_ledger(asked["database"], key_file=asked["ledger_key"])
     if asked["do"] != "rounds":
         from dpbalance.service.solving import answer
 
-        print(json.dumps(answer(database, ledger, RealClock(), asked)), flush=True)
-        return
-    loop = Loop(database, ledger, RealClock(), asked["holder"], _tell, asked["fallback"])
-
-    def until_the_end() -> None:
-        while os.read(sys.stdin.fileno(), 1):
-            pass
-        loop.stopping.set()
-
-    Thread(target=until_the_end, daemon=True).start()
-    _tell({"event": "ready", "pid": os.getpid()})
+        tell(answer(database, ledger, RealClock(), asked))
+        os._exit(0)  # the thread that reads stdin would wait for its end
+    loop = Loop(database, ledger, RealClock(), asked["holder"], tell, asked["fallback"])
+    Thread(target=_until_the_end, args=[loop.stopping.set], daemon=True).start()
+    tell({"event": "ready", "pid": os.getpid()})
     loop.forever()
 
 
-def _tell(event: dict[str, Any]) -> None:
-    try:
-        print(json.dumps(event), flush=True)
-    except BrokenPipeError:
-        os._exit(0)  # whoever started this process is gone
+def _until_the_end(then: Callable[[], object]) -> None:
+    """Whoever started this process closes stdin when it wants it to end, or has ended itself."""
+    while os.read(sys.stdin.fileno(), 1):
+        pass
+    then()
 
 
 if __name__ == "__main__":
