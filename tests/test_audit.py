@@ -226,5 +226,5 @@ def test_a_decision_from_a_file_is_audited_without_trusting_it(tmp_path: Path) -
 
 def test_surviving_properties_are_found_for_a_round_with_nothing_served() -> None:
     decision = by_hand(worked_example())
-    told = {each.property: each.answer for each in surviving_findings(decision, None)}
+    told = {each.property: each.answer for each in surviving_findings(Granted.of_allocation(decision), None)}
     assert told == {"no-waste": "fails", "served-incentive": "fails"}

@@ -106,7 +106,7 @@ def test_everybody_is_served_as_many_pipelines_as_its_part_could_serve(beta: flo
     random, decider = chance(9), scheduler("dpbalance", beta=beta, leftover="refill")
     for _ in range(MARKETS):
         allocation = decider.decide(market(random, **EVERY, pipelines_each=8))
-        found = surviving_findings(allocation, Divisible.of_allocation(allocation))
+        found = surviving_findings(Granted.of_allocation(allocation), Divisible.of_allocation(allocation))
         assert [(each.property, each.answer) for each in found] == [
             ("no-waste", "holds"),
             ("served-incentive", "holds"),
@@ -127,12 +127,14 @@ def test_baselines_waste_nothing_but_serve_some_analysts_less_than_their_part() 
     asks = [Pipeline(id="A", analyst="ann", demand={"B1": 0.3}, max_multiple=1.0)]
     asks += [Pipeline(id=f"B{at}", analyst="ben", demand={"B1": 0.2}, max_multiple=1.0) for at in range(5)]
     crowded = scheduler("optimal").decide(Round.build([Block(id="B1", capacity=1.0)], asks))
-    assert surviving_findings(crowded, None)[1].culprit == "ann"  # the most pipelines are ben's five
+    assert (
+        surviving_findings(Granted.of_allocation(crowded), None)[1].culprit == "ann"
+    )  # the most pipelines are ben's five
     for name in ("dpf", "dpk", "fcfs"):
         random, fails = chance(11), {"no-waste": 0, "served-incentive": 0}
         for _ in range(200):
             allocation = scheduler(name).decide(market(random, pipelines_each=8))
-            for each in surviving_findings(allocation, None):
+            for each in surviving_findings(Granted.of_allocation(allocation), None):
                 fails[each.property] += each.answer == "fails"
         assert fails["no-waste"] == 0
         assert fails["served-incentive"] > 0, name

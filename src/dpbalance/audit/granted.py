@@ -26,6 +26,9 @@ from dpbalance.scheduler.bound import tightest
 TOLERANCE = 1e-6
 """A share must change by more than this part of `Granted.unit` to count."""
 
+LIMIT_S = 60.0
+"""All questions about what was granted end after this; what is not answered by then is not-found."""
+
 SMALLEST_OVER = 40
 """Up to so many pipelines the smallest counterexample is looked for, not just any."""
 
@@ -82,9 +85,6 @@ class Granted:
     def name(self, analyst: int) -> str:
         return self.allocation.round.analysts[analyst]
 
-    def index(self, name: str) -> int:
-        return self.allocation.round.analysts.index(name)
-
     def members(self, analyst: int) -> Indices:
         """Positions of its pipelines here."""
         return np.flatnonzero(self.owner == analyst)
@@ -133,10 +133,6 @@ def _table(round_: Round, order: Indices) -> Any:
     """Demands at these orders, pipelines x blocks."""
     cost = _of_blocks(round_.cost, order[round_.block])
     return sparse.csr_array((cost, round_.block, round_.start), shape=(len(round_.pipelines), len(round_.blocks)))
-
-
-LIMIT_S = 60.0
-"""All questions about what was granted end after this; what is not answered by then is not-found."""
 
 
 def granted_findings(granted: Granted, limit_s: float = LIMIT_S) -> list[Finding]:
@@ -243,17 +239,18 @@ def pareto(granted: Granted, patience: Patience) -> Finding:
         proven = proven and sure
     good = better is None
     gains = {} if better is None else _gains(granted, better)
-    culprit = None if good else max(gains, key=lambda each: gains[each] / granted.unit(granted.index(each)))
+    culprit = None if good else max(gains, key=lambda each: gains[each] / granted.unit(each))
     gain = 0.0 if culprit is None else gains[culprit]
     changed = {} if better is None else _changed(granted, better)
+    name = None if culprit is None else granted.name(culprit)
     return Finding(
         property="pareto-efficiency",
         view="granted",
         answer=answer(good, proven),
         number=gain,
         meaning="how much more of its dominant share one analyst could have with nobody having less; 0 is efficient",
-        culprit=culprit,
-        counterexample={} if good else {"analyst": culprit, "gain": gain, "multiples": changed},
+        culprit=name,
+        counterexample={} if good else {"analyst": name, "gain": gain, "multiples": changed},
     )
 
 
@@ -359,7 +356,7 @@ def _repaired(granted: Granted, multiple: Floats) -> Floats | None:
         shrunk = np.where(multiple > 1, np.maximum(multiple * (1.0 - hair), 1.0), multiple)
         tried = np.where(same, granted.multiple, shrunk)
         tried = np.minimum(tried, granted.allocation.round.max_multiple[granted.pipelines])
-        gains = [gain / granted.unit(granted.index(name)) for name, gain in _gains(granted, tried).items()]
+        gains = [gain / granted.unit(analyst) for analyst, gain in _gains(granted, tried).items()]
         if min(gains) >= -1e-7 and max(gains) > TOLERANCE and _feasible(granted, tried):
             return tried
     return None
@@ -376,10 +373,10 @@ def _feasible(granted: Granted, multiple: Floats) -> bool:
     return True
 
 
-def _gains(granted: Granted, multiple: Floats) -> dict[str, float]:
+def _gains(granted: Granted, multiple: Floats) -> dict[int, float]:
     """How much more of its dominant share each analyst would have."""
     return {
-        granted.name(analyst): granted.share(analyst, multiple[granted.members(analyst)]) - granted.share(analyst)
+        analyst: granted.share(analyst, multiple[granted.members(analyst)]) - granted.share(analyst)
         for analyst in granted.analysts
     }
 

@@ -75,8 +75,9 @@ def audit(
         if decide is not None and market.analysts:
             findings += divisible_lies(market, lies, seed, progress)
         tangent = slope(market)
-    findings += granted_findings(Granted.of_allocation(allocation), limit_s)
-    findings += surviving_findings(allocation, market)
+    granted = Granted.of_allocation(allocation)
+    findings += granted_findings(granted, limit_s)
+    findings += surviving_findings(granted, market)
     if decide is None:
         notes.append("no lies were tried: there is no scheduler to ask again")
     else:

@@ -27,12 +27,11 @@ HAIR = 1e-6
 """Step 1 may miss a share by this, relatively: whether a part that needs more digits serves a pipeline is not-found."""
 
 
-def surviving_findings(allocation: Allocation, market: Divisible | None) -> list[Finding]:
+def surviving_findings(granted: Granted, market: Divisible | None) -> list[Finding]:
     """Both, for any scheduler; entitlements count where there is a step 1, else equal parts."""
-    granted = Granted.of_allocation(allocation)
     if not granted.analysts:
         return []
-    return [no_waste(allocation), served(granted, market)]
+    return [no_waste(granted.allocation), served(granted, market)]
 
 
 def no_waste(allocation: Allocation) -> Finding:

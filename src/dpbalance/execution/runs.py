@@ -32,8 +32,6 @@ PLAN, ORDER, RESULT, MODEL, LOG, LOCK, STARTED = (
 DELTA = 1e-5
 """At which delta the loss of a run is told to people."""
 
-MODEL_BYTES_MAX = 2**31
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Seat:

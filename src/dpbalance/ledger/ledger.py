@@ -445,12 +445,6 @@ class Ledger:
     def _nothing(self) -> Epsilon:
         return 0.0 if self.orders is None else (0.0,) * self.store.width
 
-    def unregistered(self, devices: Iterable[str]) -> list[str]:
-        """Those of these devices that are not in the ledger, each once."""
-        distinct = list(dict.fromkeys(devices))
-        known = self.contributors(distinct)
-        return [name for name in distinct if name not in known]
-
     def contributors(self, devices: Iterable[str]) -> dict[str, str]:
         """Whose data those of these devices hold that are in the ledger."""
         names = list(dict.fromkeys(devices))

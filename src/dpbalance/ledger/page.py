@@ -100,10 +100,6 @@ class Entries:
         return Entries(claim=self.claim[mine], block=self.block[mine], cost=self.cost[mine])
 
 
-ClaimRow = tuple[int, int, str, str, float, int, str]
-"""id, seq, pipeline, analyst, multiple, stage, reason."""
-
-
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Change:
     """What one write does, when nothing speaks against it."""
