@@ -10,6 +10,7 @@ import pytest
 from typer.main import get_command
 
 from dpbalance import worked_example
+from dpbalance.audit import explain
 from dpbalance.audit.finding import PROPERTIES
 from dpbalance.cli.app import INTERRUPTED, app
 from dpbalance.errors import TABLE, DPBalanceError
@@ -165,3 +166,11 @@ def test_every_page_is_found_from_the_readme() -> None:
     readme = (ROOT / "README.md").read_text(encoding="utf-8")
     for each in (ROOT / "docs").glob("*.md"):
         assert f"(docs/{each.name})" in readme, each.name
+
+
+def test_the_explanation_in_the_readme_is_the_one_that_is_given() -> None:
+    readme = (ROOT / "README.md").read_text(encoding="utf-8")
+    decider = scheduler("dpf")
+    told = explain(decider.decide(worked_example()), "P2", decider.decide)
+    assert f"\n{told.sentence}\n" in readme
+    assert f"It would be served by {told.helps[0]}." in readme

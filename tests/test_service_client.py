@@ -11,8 +11,9 @@ from served import Served, free_port
 from typer.testing import CliRunner
 
 from dpbalance.cli.app import app
-from dpbalance.client import AsyncClient, Client
+from dpbalance.client import AsyncClient, Client, Pipeline
 from dpbalance.errors import InputError, NotFound, Unauthenticated, Unreachable
+from dpbalance.service import models
 
 Command = Callable[..., Any]
 
@@ -109,3 +110,8 @@ def test_what_the_server_refuses_is_raised_as_the_error_it_is_there(served: Serv
         served.client(token="wrong").grant(1)
     with Client(f"http://127.0.0.1:{free_port()}", "none", retries=1) as nowhere, pytest.raises(Unreachable):
         nowhere.pipeline("p1")
+
+
+def test_what_the_client_calls_a_pipeline_is_what_the_server_answers() -> None:
+    """The client cannot import the server's models, so it says the fields again: the same ones."""
+    assert set(Pipeline.__annotations__) == set(models.Pipeline.model_fields)
